@@ -1,0 +1,94 @@
+# make demo    see it work on this machine: sets up .venv, then runs `realrun demo`
+# make test    everything CI checks
+# make setup   only the .venv with all tools, to work in
+# make clean   remove .venv and whatever was built or cached (runs/ stays)
+#
+# PYTHON=python3.12    the interpreter that .venv is made with (3.11 or later)
+# DEMO_ARGS="..."      passed on to `realrun demo`
+# REQUIRE_NATIVE=1     `make test` fails where the C extension was not built
+
+PYTHON ?= python3
+DEMO_ARGS ?=
+REQUIRE_NATIVE ?= 0
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
+INPUTS := pyproject.toml setup.py constraints.txt $(wildcard realrun/_native.c)
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+
+# Whatever the caller's shell carries, only .venv counts here.
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONWARNINGS VIRTUAL_ENV MYPYPATH PYTEST_ADDOPTS
+unexport PIP_USER PIP_TARGET PIP_PREFIX PIP_REQUIRE_VIRTUALENV
+
+.PHONY: help demo test setup clean check-python
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
+demo: $(VENV)/.stamp-run
+	@$(BIN)/realrun demo $(DEMO_ARGS)
+
+setup: $(VENV)/.stamp-dev
+
+test: $(VENV)/.stamp-dev
+	@echo "== ruff check: style and likely mistakes"
+	@$(BIN)/ruff check .
+	@echo "== ruff format: layout"
+	@$(BIN)/ruff format --check .
+	@echo "== mypy: types of shmsim and realrun"
+	@$(BIN)/mypy
+	@echo "== lint-imports: which module may import which"
+	@$(BIN)/lint-imports --no-logo
+	@echo "== native extension: built, or the pure Python fallback"
+	@if $(BIN)/python -c 'import realrun._native' 2>/dev/null; then echo "built"; \
+	elif [ "$(REQUIRE_NATIVE)" = 1 ] && [ -f realrun/_native.c ]; then \
+	    echo "not built, though REQUIRE_NATIVE=1:"; $(BIN)/python setup.py -q build_ext \
+	        --build-temp build/native --build-lib build/native; exit 1; \
+	else echo "not built: the tests run on the fallback"; fi
+	@echo "== pytest: examples in the docstrings of the pure modules"
+	@$(BIN)/pytest -q --doctest-modules --ignore=shmsim/sim --ignore=shmsim/cli.py shmsim || \
+	    { rc=$$?; [ $$rc -eq 5 ] && echo "no examples yet" || exit $$rc; }
+ifneq ($(NOTEBOOKS),)
+	@echo "== nbmake: the notebooks run"
+	@IPYTHONDIR="$(CURDIR)/$(VENV)/ipython" \
+	    $(BIN)/pytest -q --nbmake --nbmake-timeout=300 --timeout=600 notebooks
+	@echo "== nbstripout: the notebooks are stored without output"
+	@$(BIN)/nbstripout --verify $(NOTEBOOKS)
+endif
+	@echo "== pytest: tests"
+	@$(BIN)/pytest tests
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info realrun/*.so
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name .git -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+
+# A stamp is newer than what it was made from: a second call installs nothing.
+
+$(VENV)/.stamp-venv: constraints.txt | check-python
+	@echo "setting up $(VENV), about 1 min ..."
+	@$(PYTHON) -m venv $(VENV) || \
+	    { echo "could not make $(VENV): on Debian and Ubuntu, apt-get install python3-venv" >&2; exit 1; }
+	@$(PIP) install -c constraints.txt setuptools wheel
+	@touch $@
+
+$(VENV)/.stamp-run: $(VENV)/.stamp-venv $(INPUTS)
+	@echo "installing shmsim and what it needs ..."
+	@rm -f realrun/_native*.so
+	@$(PIP) install -c constraints.txt --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-venv $(INPUTS)
+	@echo "installing shmsim with tools for tests and notebooks ..."
+	@rm -f realrun/_native*.so
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev,notebooks]'
+	@touch $(VENV)/.stamp-run $@
+
+check-python:
+	@command -v $(PYTHON) >/dev/null || \
+	    { echo "$(PYTHON) not found: name a Python 3.11 or later, as in make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "$$($(PYTHON) -V 2>&1) is too old: name a Python 3.11 or later, as in" \
+	    "make PYTHON=python3.12" >&2; exit 1; }

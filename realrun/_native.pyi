@@ -1,0 +1,22 @@
+from mmap import mmap
+
+def post(
+    segment: mmap,
+    head_at: int,
+    sequence: int,
+    stamp_at: int,
+    armed_at: int,
+    armed_stride: int,
+    n_readers: int,
+    /,
+) -> tuple[int, int]: ...
+def wake(segment: mmap, head_at: int, /) -> int: ...
+def wait(
+    segment: mmap,
+    head_at: int,
+    seen: int,
+    armed_at: int,
+    stop_at: int,
+    plan: tuple[int, ...],
+    /,
+) -> tuple[int, ...]: ...

@@ -1,0 +1,26 @@
+"""Chooses who carries out `post`, `wake` and `wait`: the C extension, or Python on x86."""
+
+import platform
+from typing import Final
+
+try:
+    from realrun._native import post, wait, wake
+
+    IMPLEMENTATION = "native"
+except ImportError:
+    if platform.machine() not in ("x86_64", "AMD64"):
+        raise ImportError(
+            f"realrun needs its C extension on {platform.machine()}: without it nothing orders two "
+            "stores to shared memory there; install a C compiler and the Python headers, then "
+            "reinstall"
+        ) from None
+    from realrun._fallback import post, wait, wake
+
+    IMPLEMENTATION = "python"
+
+# How a wait ended.
+SEEN: Final = 0  #: the word moved
+STOPPED: Final = 1  #: the stop word was set
+ENDED: Final = 2  #: the plan's last stage was bounded, and over
+
+__all__ = ["ENDED", "IMPLEMENTATION", "SEEN", "STOPPED", "post", "wait", "wake"]

@@ -1,0 +1,219 @@
+"""Starts the processes of one run, watches them, and gathers their records.
+
+Whatever ends a run (the last request, Ctrl-C, a killed worker, an error) leaves no process, no
+shared memory and no file behind.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from realrun.host import machine_facts, usable_cores
+from realrun.layout import STOP_AT
+from realrun.native import wake
+from realrun.segment import Segment
+from realrun.spec import RunSpec, policy_to_json
+from shmsim.config import RunConfig
+from shmsim.profile import MachineProfile
+from shmsim.records import RunRecords
+from shmsim.units import MS, S
+from shmsim.wait import WaitPolicy
+
+_LOOK_EVERY_S: Final = 0.02
+_START_LIMIT_S: Final = 60.0
+_STALL_LIMIT_S: Final = 30.0  # beyond the longest step and the longest idle period
+_GRACE_S: Final = 2.0
+
+#: Called with the number of steps so far.
+Progress = Callable[[int], None]
+
+
+class RunFailed(RuntimeError):  # noqa: N818 - the outcome, by its name
+    """A run that did not finish; says which process failed and how."""
+
+
+def assign_cores(n_processes: int) -> tuple[int, ...]:
+    """A core for each process; empty if there are fewer cores than processes."""
+    cores = usable_cores()
+    return tuple(cores[:n_processes]) if len(cores) >= n_processes else ()
+
+
+def make_spec(
+    config: RunConfig, policy: WaitPolicy, profile: MachineProfile, replication: int
+) -> RunSpec:
+    """What the processes of one run are told."""
+    costs = profile.wait_costs(config.delay_price)
+    return RunSpec(
+        config.engine,
+        config.workload,
+        config.device,
+        policy,
+        costs,
+        config.seed,
+        replication,
+        assign_cores(1 + config.engine.workers) if config.pin else (),
+        min(max(2 * costs.timer_overshoot_ns, MS // 20), MS // 2),
+    )
+
+
+def run_once(spec: RunSpec, progress: Progress | None = None) -> RunRecords:
+    """Run scheduler and workers once.
+
+    Raises
+    ------
+    RunFailed
+        If a process died or nothing moved for half a minute; names it.
+    OSError
+        If shared memory cannot be had.
+    """
+    policy_to_json(spec.policy)  # refuse early what no child could import
+    with (
+        tempfile.TemporaryDirectory(prefix="shmsim-") as folder,
+        Segment.create(spec.layout) as segment,
+    ):
+        with _children(spec, segment, Path(folder)) as children:
+            _watch(children, segment, spec, progress)
+        return _gather(spec, Path(folder))
+
+
+class _Child:
+    """One process and what it said."""
+
+    def __init__(self, process: int, spec_path: Path, segment: Segment, folder: Path) -> None:
+        self.name = "scheduler" if process == 0 else f"worker {process - 1}"
+        self.ready_at = segment.layout.ready_at(process)
+        self._log = folder / f"{process}.log"
+        command = [sys.executable, "-m", "realrun.child", str(process), str(spec_path)]
+        with self._log.open("wb") as log:
+            # A session of its own: Ctrl-C reaches the parent alone, which stops the rest in order.
+            self.popen = subprocess.Popen(
+                [*command, str(segment.path), str(folder / str(process))],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            )
+
+    def failure(self) -> str | None:
+        """How it ended, if it ended badly."""
+        code = self.popen.poll()
+        if code is None or code == 0:
+            return None
+        if code < 0:
+            return f"{self.name} (pid {self.popen.pid}) was killed by {signal.Signals(-code).name}"
+        said = self._log.read_text(errors="replace").strip().splitlines()
+        return f"{self.name} (pid {self.popen.pid}) ended with exit code {code}" + (
+            f": {said[-1]}" if said else ""
+        )
+
+
+@contextlib.contextmanager
+def _children(spec: RunSpec, segment: Segment, folder: Path) -> Iterator[list[_Child]]:
+    spec_path = folder / "spec.json"
+    spec.write(spec_path)
+    children: list[_Child] = []
+    try:
+        for process in range(1 + spec.engine.workers):
+            children.append(_Child(process, spec_path, segment, folder))  # noqa: PERF401 - keep those started
+        yield children
+    finally:
+        _stop(children, segment)
+
+
+def _stop(children: list[_Child], segment: Segment) -> None:
+    """Ask whoever still runs to leave, then make them."""
+    segment.store(STOP_AT, 1)
+    for ring in (segment.layout.request, segment.layout.reply):
+        wake(segment.memory, ring.head_at)
+    deadline = time.monotonic() + _GRACE_S
+    for child in children:
+        try:
+            child.popen.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.popen.kill()
+            child.popen.wait()
+
+
+def _watch(
+    children: list[_Child], segment: Segment, spec: RunSpec, progress: Progress | None
+) -> None:
+    """Return when every child ended well; raise when one did not."""
+    started = moved = time.monotonic()
+    head = 0
+    named = True
+    longest_step_s = spec.device.step_ns / S * 10
+    while any(child.popen.poll() is None for child in children):
+        for child in children:
+            failure = child.failure()
+            if failure is not None:
+                raise RunFailed(f"{failure} at step {_step(head, spec)}; the run was stopped")
+        now = time.monotonic()
+        if named and all(segment.load(child.ready_at) for child in children):
+            segment.unlink()  # everybody has it mapped: from here on nothing can be left behind
+            named = False
+            moved = now
+        if named and now - started > _START_LIMIT_S:
+            raise RunFailed(f"not every process was ready within {_START_LIMIT_S:g} s")
+        found = segment.load(segment.layout.request.head_at)
+        if found != head:
+            head, moved = found, now
+            if progress is not None:
+                progress(_step(head, spec))
+        # An idle engine does not move either; only a stall while a reply is owed is a failure.
+        elif not named and now - moved > _STALL_LIMIT_S + longest_step_s and _owes(segment, spec):
+            raise RunFailed(
+                f"nothing moved for {now - moved:.0f} s at step {_step(head, spec)}: "
+                "a reply is outstanding and nobody sends it"
+            )
+        time.sleep(_LOOK_EVERY_S)
+    for child in children:
+        failure = child.failure()
+        if failure is not None:
+            raise RunFailed(f"{failure}; the run was stopped")
+
+
+def _step(head: int, spec: RunSpec) -> int:
+    return head // spec.engine.calls_per_step
+
+
+def _owes(segment: Segment, spec: RunSpec) -> bool:
+    layout = segment.layout
+    n_requests = segment.load(layout.request.head_at)
+    n_replies = segment.load(layout.reply.head_at)
+    replies_per_request = 1 if spec.engine.scheduling == "sync" else 1 / spec.engine.calls_per_step
+    # START is a request without a reply.
+    return n_replies < (n_requests - 1) * replies_per_request
+
+
+def _gather(spec: RunSpec, folder: Path) -> RunRecords:
+    """The records of all processes as one."""
+    records = RunRecords.read(folder / "0")
+    for rank in range(spec.engine.workers):
+        worker = RunRecords.read(folder / str(1 + rank))
+        records.waits += worker.waits
+        records.processes += worker.processes
+        if rank == 0:
+            device = {row.step: row for row in worker.steps}
+            records.steps = [
+                row._replace(
+                    launched_ns=device[row.step].launched_ns, done_ns=device[row.step].done_ns
+                )
+                for row in records.steps
+            ]
+    records.meta = {
+        "world": "machine",
+        "policy": policy_to_json(spec.policy),
+        "seed": spec.seed,
+        "replication": spec.replication,
+        "cores": list(spec.cores),
+        "machine": machine_facts(),
+    }
+    return records

@@ -1,0 +1,157 @@
+"""The scheduler of the real loop: batches, publishes, waits for replies.
+
+Twin of ``StepLoop._scheduler`` in shmsim/sim/loop.py: the same steps in the same order, so that
+each of its costs has one place in both.
+"""
+
+import time
+from collections import deque
+
+from realrun.accounting import Accounting
+from realrun.layout import ORIGIN_AT
+from realrun.ring import LEAVE, PENDING, START, WARM_UP, RingReader, RingWriter
+from realrun.segment import Segment
+from realrun.spec import RunSpec
+from realrun.waiter import Known, Waiter
+from shmsim.batching import Batch, Batcher
+from shmsim.message import decode_reply, decode_second_call, encode_request, encode_second_call
+from shmsim.records import RunRecords, StepRow
+from shmsim.tape import Tape
+from shmsim.units import MS
+from shmsim.wait import SCHEDULER_RECV
+from shmsim.workload import Lengths, Workload, closed_loop
+
+_N_WARM_UP_TOKENS = 40
+_SETTLE_NS = 30 * MS  # for the workers to see START before time begins
+
+
+class Scheduler:
+    """One scheduler process.
+
+    Parameters
+    ----------
+    segment
+        Shared with the workers.
+    spec
+        What to run.
+    """
+
+    def __init__(self, segment: Segment, spec: RunSpec) -> None:
+        """Open both rings."""
+        self._segment = segment
+        self._engine = spec.engine
+        self._is_async = spec.engine.scheduling == "async"
+        self._two_calls = spec.engine.calls_per_step == 2
+        self._tape = Tape(spec.seed, spec.replication)
+        self._workload = spec.workload.build(self._tape)
+        self._writer = RingWriter(segment, segment.layout.request)
+        self._waiter = Waiter(
+            "scheduler",
+            SCHEDULER_RECV,
+            RingReader(segment, segment.layout.reply, 0),
+            spec.policy,
+            spec.costs,
+            self._tape.uniform("scheduler", "policy"),
+        )
+        self._origin_ns = 0
+        self._flags = 0
+        self._steps: list[StepRow] = []
+
+    def run(self) -> RunRecords:
+        """Warm up, run the workload, tell the workers to leave."""
+        constant = Lengths(_N_WARM_UP_TOKENS, _N_WARM_UP_TOKENS, _N_WARM_UP_TOKENS)
+        self._flags = WARM_UP
+        self._origin_ns = time.monotonic_ns()
+        self._serve(closed_loop(2, 1, constant, constant, self._tape))
+        self._origin_ns = time.monotonic_ns() + _SETTLE_NS
+        self._segment.store(ORIGIN_AT, self._origin_ns)
+        self._publish(0, START, b"")
+        _sleep_until(self._origin_ns)
+        self._waiter.reset()
+        self._steps = []
+        self._flags = 0
+        self._writer.n_notified = self._writer.n_elided = 0
+        accounting = Accounting("scheduler")
+        batcher = self._serve(self._workload)
+        self._waiter.learn()
+        process = accounting.row(0, self._writer.n_notified, self._writer.n_elided)
+        self._publish(0, LEAVE, b"")
+        rows = self._waiter.rows_since(self._origin_ns)
+        return RunRecords(self._steps, rows, batcher.request_rows(), [process])
+
+    def _publish(self, call_id: int, flags: int, payload: bytes) -> int:
+        published_ns, n_armed = self._writer.publish(call_id, flags | self._flags, payload)
+        self._writer.notify(n_armed)
+        return published_ns
+
+    def _serve(self, workload: Workload) -> Batcher:
+        """Serve every request of a workload."""
+        batcher = Batcher(workload, self._engine.max_sequences, self._engine.max_batched_tokens)
+        in_flight: deque[tuple[Batch, int, int]] = deque()
+        depth = 2 if self._is_async else 1
+        origin_ns = self._origin_ns
+        while not batcher.is_finished:
+            batcher.admit(time.monotonic_ns() - origin_ns)
+            while batcher.has_work and len(in_flight) < depth:
+                in_flight.append(self._send(batcher, len(in_flight) == depth - 1))
+            if in_flight:
+                self._await_reply(batcher, *in_flight.popleft())
+            else:
+                # vLLM's engine core blocks on a queue here, fed by the API server.
+                arrival_ns = batcher.next_arrival_ns
+                assert arrival_ns is not None, "unfinished, idle, and nobody arrives"
+                _sleep_until(origin_ns + arrival_ns)
+        return batcher
+
+    def _send(self, batcher: Batcher, is_last_in_flight: bool) -> tuple[Batch, int, int]:
+        """Form a batch and publish the first call; async, the second call with it."""
+        scheduled_ns = time.monotonic_ns()
+        batch = batcher.schedule()
+        pending = PENDING if batch.pending else 0
+        published_ns = self._publish(2 * batch.step, pending, encode_request(batch))
+        if self._two_calls and self._is_async:
+            self._publish(2 * batch.step + 1, pending, encode_second_call(batch.step))
+        if is_last_in_flight:
+            self._waiter.learn()
+        if self._two_calls and not self._is_async:
+            message, _ = self._waiter.wait(0, _known(batch))
+            decode_second_call(message.payload)
+            self._publish(2 * batch.step + 1, pending, encode_second_call(batch.step))
+            self._waiter.learn()
+        return batch, scheduled_ns, published_ns
+
+    def _await_reply(
+        self, batcher: Batcher, batch: Batch, scheduled_ns: int, published_ns: int
+    ) -> None:
+        """Wait for the tokens of a step."""
+        message, seen_ns = self._waiter.wait(int(self._two_calls), _known(batch))
+        expected = 2 * batch.step + 1
+        if message.call_id != expected:
+            raise RuntimeError(f"reply to call {message.call_id}, expected call {expected}")
+        decode_reply(message.payload)
+        origin_ns = self._origin_ns
+        batcher.complete(batch, seen_ns - origin_ns)
+        self._steps.append(
+            StepRow(
+                batch.step,
+                len(batch.decode),
+                batch.n_prefill_tokens,
+                scheduled_ns - origin_ns,
+                published_ns - origin_ns,
+                0,  # when it was launched and done, the worker knows
+                0,
+                message.published_ns - origin_ns,
+                seen_ns - origin_ns,
+            )
+        )
+
+
+def _known(batch: Batch) -> Known:
+    """The scheduler knows its batch, and that the workers are at it."""
+    return Known(batch.step, True, len(batch.decode), batch.n_prefill_tokens, batch.n_kv_tokens)
+
+
+def _sleep_until(instant_ns: int) -> None:
+    left_ns = instant_ns - time.monotonic_ns()
+    if left_ns > 0:
+        time.sleep(left_ns / 1e9)

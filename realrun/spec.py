@@ -1,0 +1,99 @@
+"""What a child process is told: one JSON file per run."""
+
+import json
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from realrun.layout import SegmentLayout
+from shmsim.config import DeviceConfig, EngineConfig, WorkloadConfig
+from shmsim.wait import WaitCosts, WaitPolicy
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run of the real loop.
+
+    Parameters
+    ----------
+    engine, workload, device
+        As in the config.
+    policy
+        How everybody waits.
+    costs
+        What policies are told.
+    seed, replication
+        Of the tape.
+    cores
+        Core of the scheduler and of each worker; empty leaves it to the kernel.
+    echo_guard_ns
+        See `realrun.device.EchoDevice`.
+    """
+
+    engine: EngineConfig
+    workload: WorkloadConfig
+    device: DeviceConfig
+    policy: WaitPolicy
+    costs: WaitCosts
+    seed: int
+    replication: int
+    cores: tuple[int, ...]
+    echo_guard_ns: int
+
+    @property
+    def layout(self) -> SegmentLayout:
+        """The segment this run needs."""
+        # A message takes under 64 bytes per sequence, and a slot is made for the largest batch.
+        slot_bytes = 1024 + 64 * self.engine.max_sequences
+        return SegmentLayout(self.engine.workers, slot_bytes=slot_bytes)
+
+    def write(self, path: Path) -> None:
+        """Store for the children to read."""
+        content = {
+            **asdict(self),
+            "policy": policy_to_json(self.policy),
+            "costs": self.costs._asdict(),
+        }
+        path.write_text(json.dumps(content))
+
+    @classmethod
+    def read(cls, path: Path) -> "RunSpec":
+        """Read what `write` stored."""
+        content = json.loads(path.read_text())
+        return cls(
+            EngineConfig(**content["engine"]),
+            WorkloadConfig(**content["workload"]),
+            DeviceConfig(**content["device"]),
+            policy_from_json(content["policy"]),
+            WaitCosts(**content["costs"]),
+            content["seed"],
+            content["replication"],
+            tuple(content["cores"]),
+            content["echo_guard_ns"],
+        )
+
+
+def policy_to_json(policy: WaitPolicy) -> dict[str, Any]:
+    """A policy as data: where its class is, and its fields.
+
+    Raises
+    ------
+    ValueError
+        If another process could not import the class.
+    """
+    policy_type = type(policy)
+    if policy_type.__module__ == "__main__":
+        raise ValueError(
+            f"policy {policy_type.__name__} is defined in __main__, where worker processes cannot "
+            "import it from; move it into a module beside your script"
+        )
+    fields: dict[str, Any] = policy._asdict()  # type: ignore[attr-defined]
+    return {"module": policy_type.__module__, "name": policy_type.__name__, "fields": fields}
+
+
+def policy_from_json(content: dict[str, Any]) -> WaitPolicy:
+    """The policy that `policy_to_json` described."""
+    policy_type = getattr(import_module(content["module"]), content["name"])
+    policy: WaitPolicy = policy_type(**content["fields"])
+    return policy

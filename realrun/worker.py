@@ -1,0 +1,145 @@
+"""A worker of the real loop: receives calls, launches steps, and replies from the output rank.
+
+Twin of ``StepLoop._worker`` in shmsim/sim/loop.py.
+"""
+
+import threading
+from queue import SimpleQueue
+
+from realrun.accounting import Accounting
+from realrun.device import EchoDevice, Launched
+from realrun.host import exact_timers
+from realrun.layout import ORIGIN_AT
+from realrun.ring import LEAVE, PENDING, START, WARM_UP, RingReader, RingWriter, Stopped
+from realrun.segment import Segment
+from realrun.spec import RunSpec
+from realrun.waiter import Known, Waiter
+from shmsim.message import (
+    CallOne,
+    decode_request,
+    decode_second_call,
+    encode_reply,
+    encode_second_call,
+)
+from shmsim.records import RunRecords, StepRow
+from shmsim.tape import Tape
+from shmsim.wait import WORKER_RECV
+
+
+class Worker:
+    """One worker process.
+
+    Parameters
+    ----------
+    segment
+        Shared with the scheduler and the other workers.
+    spec
+        What to run.
+    rank
+        From 0, which is the output rank.
+    """
+
+    def __init__(self, segment: Segment, spec: RunSpec, rank: int) -> None:
+        """Open both rings and the device."""
+        self._segment = segment
+        self._name = f"worker{rank}"
+        self._replies = rank == 0
+        self._is_async = spec.engine.scheduling == "async"
+        self._two_calls = spec.engine.calls_per_step == 2
+        tape = Tape(spec.seed, spec.replication)
+        self._device = EchoDevice(segment, rank, spec.device.step_time, tape, spec.echo_guard_ns)
+        self._writer = RingWriter(segment, segment.layout.reply)
+        self._waiter = Waiter(
+            self._name,
+            WORKER_RECV,
+            RingReader(segment, segment.layout.request, rank),
+            spec.policy,
+            spec.costs,
+            tape.uniform(self._name, "policy"),
+        )
+        self._launched: SimpleQueue[tuple[Launched, CallOne] | None] = SimpleQueue()
+        self._steps: list[StepRow] = []
+
+    def run(self) -> RunRecords:
+        """Serve calls until told to leave."""
+        thread = threading.Thread(target=self._reply_thread, name="reply", daemon=True)
+        if self._is_async:
+            thread.start()
+        accounting = self._receive_until_leave()
+        if self._is_async:
+            self._launched.put(None)
+            thread.join()
+        process = accounting.row(
+            self._device.emulation_cpu_ns, self._writer.n_notified, self._writer.n_elided
+        )
+        origin_ns = self._segment.load(ORIGIN_AT)
+        steps = [
+            row._replace(launched_ns=row.launched_ns - origin_ns, done_ns=row.done_ns - origin_ns)
+            for row in self._steps
+        ]
+        return RunRecords(steps, self._waiter.rows_since(origin_ns), [], [process])
+
+    def _receive_until_leave(self) -> Accounting:
+        waiter, device = self._waiter, self._device
+        accounting = Accounting(self._name)
+        known = Known(0, True, 0, 0, 0)
+        while True:
+            message, _ = waiter.wait(0, known)
+            if message.flags & LEAVE:
+                return accounting
+            if message.flags & START:
+                waiter.reset()
+                self._steps = []
+                self._writer.n_notified = self._writer.n_elided = 0
+                device.emulation_cpu_ns = 0
+                accounting = Accounting(self._name)
+                known = Known(0, True, 0, 0, 0)
+                continue
+            call = decode_request(message.payload)
+            launched = device.launch(call, is_warm_up=bool(message.flags & WARM_UP))
+            pending = bool(message.flags & PENDING)
+            known = Known(call.step, True, call.n_decode, call.n_prefill_tokens, call.n_kv_tokens)
+            if self._two_calls:
+                if self._replies and not self._is_async:
+                    self._reply(2 * call.step, encode_second_call(call.step))
+                waiter.learn()
+                second, _ = waiter.wait(1, known)
+                decode_second_call(second.payload)
+            if self._is_async:
+                self._launched.put((launched, call))
+            else:
+                self._finish(launched, call)
+            waiter.learn()
+            known = known._replace(step=call.step + 1, pending=pending)
+
+    def _finish(self, launched: Launched, call: CallOne) -> None:
+        """Wait for the device and, from the output rank, reply."""
+        launched_ns, done_ns = self._device.wait(launched)
+        if self._replies:
+            self._reply(2 * call.step + 1, encode_reply(call))
+            self._steps.append(
+                StepRow(
+                    call.step,
+                    call.n_decode,
+                    call.n_prefill_tokens,
+                    0,
+                    0,
+                    launched_ns,
+                    done_ns,
+                    0,
+                    0,
+                )
+            )
+
+    def _reply(self, call_id: int, payload: bytes) -> None:
+        _, n_armed = self._writer.publish(call_id, 0, payload)
+        self._writer.notify(n_armed)
+
+    def _reply_thread(self) -> None:
+        """What vLLM's async output thread does: wait for the device beside the main thread."""
+        exact_timers()
+        while (item := self._launched.get()) is not None:
+            try:
+                self._finish(*item)
+            except Stopped:
+                return

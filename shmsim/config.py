@@ -1,0 +1,430 @@
+"""One TOML file says what to run, in both worlds.
+
+Durations are strings with a unit, unknown keys are refused with the nearest known one, and every
+value is checked where it is read: an error names the key, the value and what is allowed.
+"""
+
+import difflib
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
+
+from shmsim.policies import POLICIES, PRESETS
+from shmsim.steptime import StepTime
+from shmsim.tape import Tape
+from shmsim.units import MS, US, S, format_ns, parse_duration_ns
+from shmsim.wait import WaitPolicy
+from shmsim.workload import (
+    AZURE_CONVERSATION_OUTPUT,
+    AZURE_CONVERSATION_PROMPT,
+    Lengths,
+    Workload,
+    closed_loop,
+    open_loop,
+    read_trace,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class ConfigError(ValueError):
+    """What is wrong in a config file, where, and what would be right."""
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """The engine under study.
+
+    Parameters
+    ----------
+    workers
+        Worker processes, one per GPU.
+    calls_per_step
+        1, or 2 as vLLM does (``execute_model``, ``sample_tokens``).
+    scheduling
+        ``"sync"``, or ``"async"``: two batches in flight.
+    max_sequences, max_batched_tokens
+        Limits of a batch, by vLLM's names ``max_num_seqs`` and ``max_num_batched_tokens``.
+    """
+
+    workers: int = 1
+    calls_per_step: int = 2
+    scheduling: str = "sync"
+    max_sequences: int = 64
+    max_batched_tokens: int = 2048
+
+
+@dataclass(frozen=True)
+class WorkloadConfig:
+    """Where requests come from.
+
+    Parameters
+    ----------
+    kind
+        ``"open"`` (arrivals by a Gamma law), ``"closed"`` (a fixed number at once), or ``"trace"``.
+    requests
+        How many; of a trace, at most.
+    rate_per_s, burstiness
+        Of an open loop; burstiness 1 is Poisson, less is burstier.
+    concurrency
+        Of a closed loop.
+    prompt_p50, prompt_p95, output_p50, output_p95
+        Token counts; equal ones are constant.
+    trace
+        Path of an Azure-format CSV, relative to the config file.
+    start_ns, duration_ns, speed
+        Window of the trace, and how much faster than recorded it arrives.
+    max_output_tokens
+        Cuts longer outputs, of traces too, so that a run stays short; 0 does not.
+    """
+
+    kind: str = "closed"
+    requests: int = 40
+    rate_per_s: float = 1.0
+    burstiness: float = 1.0
+    concurrency: int = 2
+    prompt_p50: int = AZURE_CONVERSATION_PROMPT.p50
+    prompt_p95: int = AZURE_CONVERSATION_PROMPT.p95
+    output_p50: int = AZURE_CONVERSATION_OUTPUT.p50
+    output_p95: int = AZURE_CONVERSATION_OUTPUT.p95
+    trace: str = ""
+    start_ns: int = 0
+    duration_ns: int = 3600 * S
+    speed: float = 1.0
+    max_output_tokens: int = 0
+
+    def build(self, tape: Tape) -> Workload:
+        """Draw or read the requests."""
+        if self.kind == "trace":
+            workload = read_trace(
+                Path(self.trace),
+                start_ns=self.start_ns,
+                duration_ns=self.duration_ns,
+                speed=self.speed,
+                max_requests=self.requests,
+            )
+        else:
+            longest = self.max_output_tokens or AZURE_CONVERSATION_OUTPUT.longest
+            prompt = Lengths(self.prompt_p50, self.prompt_p95, AZURE_CONVERSATION_PROMPT.longest)
+            output = Lengths(self.output_p50, self.output_p95, longest)
+            if self.kind == "closed":
+                workload = closed_loop(self.requests, self.concurrency, prompt, output, tape)
+            else:
+                workload = open_loop(
+                    self.requests, self.rate_per_s, self.burstiness, prompt, output, tape
+                )
+        if not self.max_output_tokens:
+            return workload
+        return workload._replace(
+            requests=tuple(
+                r._replace(output_tokens=min(r.output_tokens, self.max_output_tokens))
+                for r in workload.requests
+            )
+        )
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """What a step costs on the device; see `shmsim.steptime.StepTime`."""
+
+    kind: str = "echo"
+    step_ns: int = 2 * MS
+    per_sequence_ns: int = 10 * US
+    per_prefill_token_ns: int = 5 * US
+    jitter: float = 0.01
+
+    @property
+    def step_time(self) -> StepTime:
+        """The law."""
+        return StepTime(self.step_ns, self.per_sequence_ns, self.per_prefill_token_ns, self.jitter)
+
+
+@dataclass(frozen=True)
+class NamedPolicy:
+    """A policy and what it is called in tables."""
+
+    name: str
+    policy: WaitPolicy
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything about a comparison.
+
+    Parameters
+    ----------
+    engine, workload, device
+        See there.
+    policies
+        What is compared; the first is the reference.
+    seed
+        Of every random number.
+    repeats
+        Runs of each policy on the machine, in alternating order.
+    delay_price
+        Core-seconds one would pay to take a second off the critical path (*r*).
+    pin
+        Whether each process gets a core of its own if there are enough.
+    """
+
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    policies: tuple[NamedPolicy, ...] = tuple(
+        NamedPolicy(name, PRESETS[name])
+        for name in ("spin", "vllm-1s", "forks-2ms", "park", "wake-ahead")
+    )
+    seed: int = 1
+    repeats: int = 2
+    delay_price: float = 10.0
+    pin: bool = True
+
+
+# What a value may be, by section and key: lowest and highest, or the allowed words.
+_DAY_NS: Final = 86_400 * S
+_ALLOWED: Final[dict[str, Any]] = {
+    "engine.workers": (1, 64),
+    "engine.calls_per_step": (1, 2),
+    "engine.scheduling": ("sync", "async"),
+    "engine.max_sequences": (1, 4096),
+    "engine.max_batched_tokens": (1, 1 << 20),
+    "workload.kind": ("open", "closed", "trace"),
+    "workload.requests": (1, 10_000_000),
+    "workload.rate_per_s": (1e-6, 1e6),
+    "workload.burstiness": (1e-3, 1e3),
+    "workload.concurrency": (1, 4096),
+    "workload.prompt_p50": (1, 1 << 20),
+    "workload.prompt_p95": (1, 1 << 20),
+    "workload.output_p50": (1, 1 << 20),
+    "workload.output_p95": (1, 1 << 20),
+    "workload.start_ns": (0, 36_500 * _DAY_NS),
+    "workload.duration_ns": (1, 36_500 * _DAY_NS),
+    "workload.speed": (1e-6, 1e6),
+    "workload.max_output_tokens": (0, 1 << 20),
+    "device.kind": ("echo",),
+    "device.step_ns": (1 * US, 60 * S),
+    "device.per_sequence_ns": (0, 1 * S),
+    "device.per_prefill_token_ns": (0, 1 * S),
+    "device.jitter": (0.0, 2.0),
+    "run.seed": (0, 2**63 - 1),
+    "run.repeats": (1, 1000),
+    "run.delay_price": (0.0, 1e6),
+}
+_SECTIONS: Final[dict[str, type[Any]]] = {
+    "engine": EngineConfig,
+    "workload": WorkloadConfig,
+    "device": DeviceConfig,
+}
+_RUN_KEYS: Final[dict[str, type]] = {"seed": int, "repeats": int, "delay_price": float, "pin": bool}
+
+
+def load_config(path: Path) -> RunConfig:
+    """Read a config file.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, or anything in it is unknown, of the wrong kind or out of range.
+    """
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    try:
+        return parse_config(content, path.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def parse_config(content: dict[str, Any], folder: Path = Path()) -> RunConfig:
+    """Check what a config file holds; paths in it are relative to ``folder``."""
+    _refuse_unknown("", content, [*_SECTIONS, "run", "policy"])
+    sections = {
+        name: _section(name, section_type, _table(name, content))
+        for name, section_type in _SECTIONS.items()
+    }
+    workload: WorkloadConfig = sections["workload"]
+    if workload.kind == "trace":
+        if not workload.trace:
+            raise ConfigError('workload.kind = "trace" needs workload.trace, the path of a CSV')
+        resolved = str(folder / workload.trace)
+        sections["workload"] = WorkloadConfig(**{**vars(workload), "trace": resolved})
+    for quantity in ("prompt", "output"):
+        p50, p95 = (getattr(workload, f"{quantity}_{p}") for p in ("p50", "p95"))
+        if p95 < p50:
+            raise ConfigError(
+                f"workload.{quantity}_p95 must be at least {quantity}_p50 = {p50}, got {p95}"
+            )
+    run = _table("run", content)
+    _refuse_unknown("run", run, list(_RUN_KEYS))
+    values = {key: _value(f"run.{key}", value, _RUN_KEYS[key]) for key, value in run.items()}
+    if "policy" in content:
+        values["policies"] = _policies(content["policy"])
+    return RunConfig(**sections, **values)
+
+
+def parse_policy(text: str) -> NamedPolicy:
+    """Read a policy from a command line: a preset, or ``WakeAhead:guard=80us,smoothing=0.1``.
+
+    Raises
+    ------
+    ConfigError
+        If it names no preset and no policy, or a parameter is wrong.
+    """
+    if text in PRESETS:
+        return NamedPolicy(text, PRESETS[text])
+    kind, _, rest = text.partition(":")
+    if kind not in POLICIES:
+        known = [*PRESETS, *POLICIES]
+        raise ConfigError(
+            f"unknown policy {kind!r}{_nearest(kind, known)}; known are {', '.join(known)}"
+        )
+    table: dict[str, Any] = {"kind": kind, "name": text}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ConfigError(f"policy {text!r}: write parameters as key=value, got {part!r}")
+        try:
+            table[key.strip()] = tomllib.loads(f"x = {value}")["x"]
+        except tomllib.TOMLDecodeError:
+            table[key.strip()] = value
+    return _policy("policy", table)
+
+
+def _policies(content: Any) -> tuple[NamedPolicy, ...]:
+    if not isinstance(content, list) or not content:
+        raise ConfigError("policies are tables in a list: write [[policy]] above each")
+    policies = tuple(_policy(f"policy[{i}]", table) for i, table in enumerate(content))
+    names = [policy.name for policy in policies]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two policies are called {name!r}; give one of them another name")
+    return policies
+
+
+def _policy(where: str, table: Any) -> NamedPolicy:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} must be a table with a preset or a kind, got {table!r}")
+    preset, kind = table.get("preset"), table.get("kind")
+    if (preset is None) == (kind is None):
+        raise ConfigError(f"{where} needs either preset or kind")
+    if preset is not None:
+        _refuse_unknown(where, table, ["preset", "name"])
+        if preset not in PRESETS:
+            raise ConfigError(
+                f"{where}.preset {preset!r} is unknown{_nearest(str(preset), [*PRESETS])}; "
+                f"known are {', '.join(PRESETS)}"
+            )
+        return NamedPolicy(str(table.get("name", preset)), PRESETS[preset])
+    if kind not in POLICIES:
+        raise ConfigError(
+            f"{where}.kind {kind!r} is unknown{_nearest(str(kind), [*POLICIES])}; "
+            f"known are {', '.join(POLICIES)}"
+        )
+    policy_type = POLICIES[kind]
+    hints = get_type_hints(policy_type)
+    fields = {_key(name): name for name in hints if name not in _LEARNT}
+    _refuse_unknown(where, table, ["kind", "name", *fields])
+    values = {
+        fields[key]: _value(f"{where}.{fields[key]}", value, hints[fields[key]])
+        for key, value in table.items()
+        if key not in ("kind", "name")
+    }
+    for name, value in values.items():
+        _check_range(f"{where}.{name}", value, *_POLICY_RANGES[name])
+    return NamedPolicy(str(table.get("name", kind)), policy_type(**values))
+
+
+#: Fields of policies that hold what was learnt, so that no config sets them.
+_LEARNT: Final = ("mean_wait_ns",)
+_POLICY_RANGES: Final = {
+    "window_ns": (0, _DAY_NS),
+    "recheck_ns": (0, _DAY_NS),
+    "period_ns": (1, _DAY_NS),
+    "guard_ns": (0, 60 * S),
+    "smoothing": (1e-6, 1.0),
+}
+
+
+def _key(name: str) -> str:
+    """The name of a field in a file: durations carry their unit there, so not in the name."""
+    return name.removesuffix("_ns")
+
+
+def _table(name: str, content: dict[str, Any]) -> dict[str, Any]:
+    table = content.get(name, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{name} must be a table: write [{name}] on a line of its own")
+    return table
+
+
+def _section(name: str, section_type: type[Any], table: dict[str, Any]) -> Any:
+    hints = get_type_hints(section_type)
+    fields = {_key(field_name): field_name for field_name in hints}
+    _refuse_unknown(name, table, list(fields))
+    return section_type(
+        **{
+            fields[key]: _value(f"{name}.{fields[key]}", value, hints[fields[key]])
+            for key, value in table.items()
+        }
+    )
+
+
+def _value(where: str, value: Any, kind: type) -> Any:
+    """Check one value; ``where`` ends in the field's name, whose ``_ns`` marks a duration."""
+    shown = _key(where)
+    if where.endswith("_ns"):
+        if not isinstance(value, str):
+            raise ConfigError(
+                f"{shown} must be a duration with a unit, as in '50us', got {value!r}"
+            )
+        try:
+            value = parse_duration_ns(value)
+        except ValueError as error:
+            raise ConfigError(f"{shown}: {error}") from None
+    elif kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    elif type(value) is not kind:
+        names: dict[type, str] = {int: "a whole number", float: "a number", str: "a text"}
+        names[bool] = "true or false"
+        raise ConfigError(f"{shown} must be {names[kind]}, got {value!r}")
+    allowed = _ALLOWED.get(where)
+    if allowed and isinstance(allowed[0], str):
+        if value not in allowed:
+            raise ConfigError(
+                f"{shown} must be one of {', '.join(allowed)}; got {value!r}"
+                + _nearest(str(value), list(allowed))
+            )
+    elif allowed:
+        _check_range(where, value, *allowed)
+    return value
+
+
+def _check_range(where: str, value: float, lowest: float, highest: float) -> None:
+    if lowest <= value <= highest:
+        return
+    show: Callable[[float], str] = str
+    if where.endswith("_ns"):
+        where, show = _key(where), format_ns
+    raise ConfigError(f"{where} must be from {show(lowest)} to {show(highest)}, got {show(value)}")
+
+
+def _refuse_unknown(where: str, table: dict[str, Any], known: list[str]) -> None:
+    for key in table:
+        if key not in known:
+            full = f"{where}.{key}" if where else key
+            raise ConfigError(
+                f"unknown key {full}{_nearest(key, known, where)}; known are {', '.join(known)}"
+            )
+
+
+def _nearest(word: str, known: list[str], where: str = "") -> str:
+    # People write step_ns for step; the suffix must not hide the match.
+    close = difflib.get_close_matches(word.removesuffix("_ns"), known, 1, 0.5)
+    if not close:
+        return ""
+    return f"; did you mean {where + '.' if where else ''}{close[0]}?"

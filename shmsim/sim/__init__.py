@@ -1,0 +1,1 @@
+"""The model: plans carried out in virtual time."""

@@ -1,0 +1,43 @@
+"""Costs drawn for one entity of the model: the profile's distributions on the tape's numbers."""
+
+from collections import defaultdict
+
+from shmsim.profile import Curve, MachineProfile
+from shmsim.tape import Stream, Tape
+
+
+class Draws:
+    """Costs of one process, each with a random stream of its own.
+
+    Parameters
+    ----------
+    profile
+        The distributions.
+    tape
+        The random numbers.
+    entity
+        Name of the process.
+    """
+
+    def __init__(self, profile: MachineProfile, tape: Tape, entity: str) -> None:
+        """Open no stream yet."""
+        self._curves = profile.costs
+        self._tape = tape
+        self._entity = entity
+        self._streams: dict[str, tuple[Curve, Stream]] = {}
+        self._next: defaultdict[str, int] = defaultdict(int)
+
+    def next(self, name: str, x: float = 0.0) -> int:
+        """The cost of the next occasion of this kind, nanoseconds."""
+        index = self._next[name]
+        self._next[name] = index + 1
+        return self.at(name, index, x)
+
+    def at(self, name: str, index: int, x: float = 0.0) -> int:
+        """The cost of occasion ``index`` of this kind, nanoseconds."""
+        found = self._streams.get(name)
+        if found is None:
+            found = self._curves[name], self._tape.uniform(self._entity, name)
+            self._streams[name] = found
+        curve, stream = found
+        return int(curve.at(stream.at(index), x))

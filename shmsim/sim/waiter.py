@@ -1,0 +1,127 @@
+"""Carries out a wait plan in virtual time.
+
+A plan is data, so no timer is needed for its stages: the model waits for the publication once, and
+then looks up what the waiter was doing at that instant.
+"""
+
+from typing import Final, NamedTuple
+
+from shmsim.sim.draws import Draws
+from shmsim.units import FOREVER_NS
+from shmsim.wait import DOZE, MAX_STAGES, NAP, PARK, POLL, SPIN, YIELD, StageCpu, WaitPlan
+
+# What the waiter did last before it saw the event; the work that follows is slowed accordingly.
+SPUN: Final = "spin"
+PARKED: Final = "park"
+DOZED: Final = "doze"
+
+
+class Seen(NamedTuple):
+    """How a wait ended; instants from the start of the wait.
+
+    Parameters
+    ----------
+    seen_after_ns, stage, cpu_ns, overshoot_ns, belled
+        As in `shmsim.wait.WaitOutcome`.
+    resumed_from, rested_ns
+        What it did last, `SPUN`, `PARKED` or `DOZED`, and for how long.
+    """
+
+    seen_after_ns: int
+    stage: int
+    cpu_ns: StageCpu
+    overshoot_ns: int
+    belled: bool
+    resumed_from: str
+    rested_ns: int
+
+
+class VirtualWait:
+    """One wait in progress.
+
+    Parameters
+    ----------
+    plan
+        What the policy answered.
+    draws
+        Costs of the waiting process.
+    index
+        Running number of this wait at this site: the same number gets the same luck under every
+        policy.
+    """
+
+    def __init__(self, plan: WaitPlan, draws: Draws, index: int) -> None:
+        """Start to wait."""
+        self._plan = plan
+        self._draws = draws
+        self._index = index
+
+    def _overshoot_ns(self, slept_ns: int) -> int:
+        return self._draws.at("timer_overshoot", self._index, slept_ns)
+
+    def is_armed(self, after_ns: int) -> bool:
+        """Whether a publication at this instant finds the waiter armed on the doorbell."""
+        begin_ns = 0
+        for kind, until_ns, _ in self._plan:
+            end_ns = until_ns
+            if kind in (NAP, DOZE) and begin_ns < until_ns:
+                end_ns = until_ns + self._overshoot_ns(until_ns - begin_ns)
+            if begin_ns <= after_ns < end_ns:
+                return kind in (DOZE, PARK)
+            begin_ns = max(begin_ns, end_ns)
+        return False
+
+    def see(self, published_after_ns: int) -> Seen:
+        """Find out when and how the waiter sees a publication at this instant."""
+        draws, index = self._draws, self._index
+        cpu_ns = [0] * MAX_STAGES
+        begin_ns = overshoot_ns = dozed_ns = 0
+        for stage, (kind, until_ns, period_ns) in enumerate(self._plan):
+            if published_after_ns <= begin_ns:
+                # Every stage looks once before it waits; nothing was slept in this one.
+                break
+            if begin_ns >= until_ns:
+                continue
+            ends_here = published_after_ns <= until_ns or until_ns >= FOREVER_NS
+            rested_ns = min(published_after_ns, until_ns) - begin_ns
+            if kind in (SPIN, YIELD):
+                if ends_here:
+                    detection = "spin_detection" if kind == SPIN else "yield_detection"
+                    seen_ns = published_after_ns + draws.at(detection, index)
+                    cpu_ns[stage] = seen_ns - begin_ns
+                    mode, rested = (DOZED, dozed_ns) if dozed_ns else (SPUN, rested_ns)
+                    return Seen(
+                        seen_ns, stage, StageCpu(*cpu_ns), overshoot_ns, False, mode, rested
+                    )
+                cpu_ns[stage] = until_ns - begin_ns
+                begin_ns = until_ns
+            elif kind in (DOZE, PARK):
+                if ends_here:
+                    cpu_ns[stage] = draws.at("park_cpu", index, rested_ns)
+                    if period_ns:
+                        cpu_ns[stage] += (
+                            rested_ns // period_ns * draws.at("doze_cpu", index, period_ns)
+                        )
+                    seen_ns = published_after_ns + draws.at("wake_latency", index, rested_ns)
+                    return Seen(
+                        seen_ns, stage, StageCpu(*cpu_ns), overshoot_ns, True, PARKED, rested_ns
+                    )
+                overshoot_ns = self._overshoot_ns(rested_ns)
+                cpu_ns[stage] = draws.at("doze_cpu", index, rested_ns)
+                begin_ns, dozed_ns = until_ns + overshoot_ns, rested_ns
+                if published_after_ns <= begin_ns:
+                    break
+            else:
+                period_ns = period_ns if kind == POLL else until_ns - begin_ns
+                overshoot_ns = self._overshoot_ns(period_ns)
+                n_naps = -(-rested_ns // (period_ns + overshoot_ns))
+                cpu_ns[stage] = n_naps * draws.at("doze_cpu", index, period_ns)
+                begin_ns += n_naps * (period_ns + overshoot_ns)
+                dozed_ns = period_ns
+                if published_after_ns <= begin_ns:
+                    break
+        else:
+            raise AssertionError("the last stage of a plan lasts for ever (check_plan)")
+        seen_ns = max(begin_ns, 0)
+        mode = PARKED if dozed_ns else SPUN
+        return Seen(seen_ns, stage, StageCpu(*cpu_ns), overshoot_ns, False, mode, dozed_ns)

@@ -1,0 +1,85 @@
+"""Random numbers fixed beforehand, so that two policies, or two worlds, meet the same luck.
+
+A stream is keyed by (seed, replication, entity, purpose) and indexed by step, wait or call. What
+one component draws never shifts what another gets: number 17 of a stream is the same whether or
+not number 16 was looked at. The generator is counter-based (Philox), so that any block of a stream
+can be produced by itself.
+"""
+
+from collections.abc import Callable
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+_BLOCK: Final = 4096  # numbers drawn at once; a multiple of the four a Philox counter yields
+
+Transform = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+class Stream:
+    """An endless sequence of random numbers, addressed by index.
+
+    Parameters
+    ----------
+    key
+        Two 64-bit words that tell this stream from every other.
+    transform
+        Applied to the uniform numbers of a block, as the inverse of a distribution function.
+    """
+
+    def __init__(self, key: NDArray[np.uint64], transform: Transform | None) -> None:
+        """Draw nothing yet."""
+        self._key = key
+        self._transform = transform
+        self._blocks: dict[int, list[float]] = {}
+
+    def at(self, index: int) -> float:
+        """Number ``index`` (from 0) of this stream."""
+        block, within = divmod(index, _BLOCK)
+        numbers = self._blocks.get(block)
+        if numbers is None:
+            bits = np.random.Philox(key=self._key, counter=block * (_BLOCK // 4))
+            drawn = np.random.Generator(bits).random(_BLOCK)
+            if self._transform is not None:
+                drawn = self._transform(drawn)
+            numbers = self._blocks[block] = drawn.tolist()
+        return numbers[within]
+
+
+class Tape:
+    """All random numbers of one replication.
+
+    Parameters
+    ----------
+    seed, replication
+        Non-negative; another replication has independent streams.
+    """
+
+    def __init__(self, seed: int, replication: int = 0) -> None:
+        """Remember the key."""
+        self._root = (seed, replication)
+
+    def uniform(self, entity: str, purpose: str) -> Stream:
+        """Numbers uniform on [0, 1)."""
+        return Stream(self._key(entity, purpose), None)
+
+    def normal(self, entity: str, purpose: str) -> Stream:
+        """Standard normal numbers."""
+        return Stream(self._key(entity, purpose), _normal)
+
+    def generator(self, entity: str, purpose: str) -> np.random.Generator:
+        """A numpy generator, for drawing whole arrays once."""
+        return np.random.Generator(np.random.Philox(key=self._key(entity, purpose)))
+
+    def _key(self, entity: str, purpose: str) -> NDArray[np.uint64]:
+        words = [*self._root, crc32(entity.encode()), crc32(purpose.encode())]
+        return np.random.SeedSequence(words).generate_state(2, np.uint64).astype(np.uint64)
+
+
+def _normal(uniform: NDArray[np.float64]) -> NDArray[np.float64]:
+    # random() can return exactly 0, whose normal quantile is minus infinity.
+    quantiles: NDArray[np.float64] = ndtri(np.maximum(uniform, 2.0**-54))
+    return quantiles
