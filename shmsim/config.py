@@ -229,7 +229,7 @@ def load_config(path: Path) -> RunConfig:
         If the file cannot be read, or anything in it is unknown, of the wrong kind or out of range.
     """
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -292,13 +292,13 @@ def parse_policy(text: str) -> NamedPolicy:
             table[key.strip()] = tomllib.loads(f"x = {value}")["x"]
         except tomllib.TOMLDecodeError:
             table[key.strip()] = value
-    return _policy("policy", table)
+    return policy_from_table("policy", table)
 
 
 def _policies(content: Any) -> tuple[NamedPolicy, ...]:
     if not isinstance(content, list) or not content:
         raise ConfigError("policies are tables in a list: write [[policy]] above each")
-    policies = tuple(_policy(f"policy[{i}]", table) for i, table in enumerate(content))
+    policies = tuple(policy_from_table(f"policy[{i}]", table) for i, table in enumerate(content))
     names = [policy.name for policy in policies]
     for name in names:
         if names.count(name) > 1:
@@ -306,23 +306,28 @@ def _policies(content: Any) -> tuple[NamedPolicy, ...]:
     return policies
 
 
-def _policy(where: str, table: Any) -> NamedPolicy:
+def policy_from_table(where: str, table: Any) -> NamedPolicy:
+    """Check a table that names a preset, or a kind and its parameters."""
     if not isinstance(table, dict):
         raise ConfigError(f"{where} must be a table with a preset or a kind, got {table!r}")
-    preset, kind = table.get("preset"), table.get("kind")
-    if (preset is None) == (kind is None):
+    if ("preset" in table) == ("kind" in table):
         raise ConfigError(f"{where} needs either preset or kind")
-    if preset is not None:
+    for key in ("preset", "kind", "name"):
+        if not isinstance(table.get(key, ""), str):
+            raise ConfigError(f"{where}.{key} must be a text, got {table[key]!r}")
+    preset: str = table.get("preset", "")
+    kind: str = table.get("kind", "")
+    if "preset" in table:
         _refuse_unknown(where, table, ["preset", "name"])
         if preset not in PRESETS:
             raise ConfigError(
-                f"{where}.preset {preset!r} is unknown{_nearest(str(preset), [*PRESETS])}; "
+                f"{where}.preset {preset!r} is unknown{_nearest(preset, [*PRESETS])}; "
                 f"known are {', '.join(PRESETS)}"
             )
-        return NamedPolicy(str(table.get("name", preset)), PRESETS[preset])
+        return NamedPolicy(table.get("name", preset), PRESETS[preset])
     if kind not in POLICIES:
         raise ConfigError(
-            f"{where}.kind {kind!r} is unknown{_nearest(str(kind), [*POLICIES])}; "
+            f"{where}.kind {kind!r} is unknown{_nearest(kind, [*POLICIES])}; "
             f"known are {', '.join(POLICIES)}"
         )
     policy_type = POLICIES[kind]
@@ -336,7 +341,7 @@ def _policy(where: str, table: Any) -> NamedPolicy:
     }
     for name, value in values.items():
         _check_range(f"{where}.{name}", value, *_POLICY_RANGES[name])
-    return NamedPolicy(str(table.get("name", kind)), policy_type(**values))
+    return NamedPolicy(table.get("name", kind), policy_type(**values))
 
 
 #: Fields of policies that hold what was learnt, so that no config sets them.

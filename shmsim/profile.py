@@ -20,7 +20,9 @@ from shmsim.wait import WaitCosts
 
 FORMAT: Final = "shmsim-profile"
 VERSION: Final = 1
-N_QUANTILES: Final = 101  # every percent from 0 to 100
+#: Every percent, and every tenth of the last: between the 99th percentile and the greatest of some
+#: hundred values a straight line would promise ten times too many outliers.
+QUANTILE_GRID: Final = (*(i / 100 for i in range(100)), *(0.99 + i / 1000 for i in range(1, 11)))
 
 #: Costs every profile has: name, what it runs along, and between which two points it is measured.
 COSTS: Final[dict[str, tuple[str, str]]] = {
@@ -70,7 +72,7 @@ class Distribution(NamedTuple):
     median, low, high
         Median and its 95 % interval by order statistics (of the replicates pooled).
     quantiles
-        Every percent from 0 to 100, shape ``(101,)``.
+        At `QUANTILE_GRID`, shape ``(110,)``.
     replicates
         Median of each replicate: their spread is what one number cannot show.
     """
@@ -100,7 +102,7 @@ class Distribution(NamedTuple):
         half = 0.98 * math.sqrt(n)
         low = values[max(0, math.floor(n / 2 - half))]
         high = values[min(n - 1, math.ceil(n / 2 + half))]
-        grid = np.quantile(values, np.linspace(0, 1, N_QUANTILES))
+        grid = np.quantile(values, np.minimum(QUANTILE_GRID, 1.0))
         return cls(
             n,
             float(np.median(values)),
@@ -112,9 +114,9 @@ class Distribution(NamedTuple):
 
     def at(self, u: float) -> float:
         """The quantile of ``u`` in [0, 1]."""
-        position = u * (N_QUANTILES - 1)
-        i = min(int(position), N_QUANTILES - 2)
         q = self.quantiles
+        position = 100.0 * u if u < 0.99 else 99.0 + 1000.0 * (u - 0.99)
+        i = min(int(position), len(q) - 2)
         return q[i] + (position - i) * (q[i + 1] - q[i])
 
 
@@ -255,8 +257,8 @@ class MachineProfile:
 
 def _distribution(content: dict[str, Any]) -> Distribution:
     quantiles = tuple(float(q) for q in content["quantiles"])
-    if len(quantiles) != N_QUANTILES:
-        raise ValueError(f"{len(quantiles)} quantiles instead of {N_QUANTILES}")
+    if len(quantiles) != len(QUANTILE_GRID):
+        raise ValueError(f"{len(quantiles)} quantiles instead of {len(QUANTILE_GRID)}")
     if not all(a <= b < math.inf for a, b in pairwise(quantiles)):
         raise ValueError("quantiles are not ascending numbers")
     return Distribution(

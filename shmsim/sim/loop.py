@@ -96,16 +96,19 @@ class _Ring:
         self.env = env
         self.readers = [_Reader() for _ in range(n_readers)]
 
-    def publish(self, message: _Message) -> int:
-        """Make a message visible now; returns how many readers are armed."""
-        n_armed = 0
+    def publish(self, message: _Message) -> tuple[int, int]:
+        """Make a message visible now; returns how many readers are armed, and how long at most."""
+        n_armed = longest_ns = 0
         for reader in self.readers:
             reader.inbox.append(message)
             if reader.wait is None or reader.arrival is None or reader.arrival.triggered:
                 continue
-            n_armed += reader.wait.is_armed(self.env.now_ns - reader.wait_started_ns)
+            rested_ns = self.env.now_ns - reader.wait_started_ns
+            if reader.wait.is_armed(rested_ns):
+                n_armed += 1
+                longest_ns = max(longest_ns, rested_ns)
             reader.arrival.succeed()
-        return n_armed
+        return n_armed, longest_ns
 
 
 class _Actor:
@@ -150,11 +153,11 @@ class _Actor:
         published = _Message(
             message.step, message.call, message.batch, message.pending, self.env.now_ns
         )
-        n_armed = ring.publish(published)
+        n_armed, asleep_ns = ring.publish(published)
         if n_armed:
             self.notified += 1
-            idle_ns = self.env.now_ns - self.last_seen_ns
-            cost_ns = n_armed * self.draws.next("notify_armed", idle_ns)
+            # One wake-up call serves all, but it wakes them one after another.
+            cost_ns = n_armed * self.draws.next("notify_armed", asleep_ns)
         else:
             self.elided += 1
             cost_ns = self.draws.next("notify_unarmed")

@@ -1,0 +1,271 @@
+"""Costs of single calls, measured hot, on the very objects a run uses.
+
+Each sample is one call between two clock reads; the median cost of a clock read is taken off.
+"""
+
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from realrun.device import EchoDevice
+from realrun.layout import PAYLOAD
+from realrun.partner import LAYOUT, SPIN_PLAN
+from realrun.ring import RingReader, RingWriter
+from realrun.segment import Segment
+from realrun.waiter import Known, Waiter
+from shmsim.batching import Batch, Batcher
+from shmsim.message import (
+    decode_batch,
+    decode_reply,
+    decode_request,
+    decode_second_call,
+    encode_reply,
+    encode_request,
+    encode_second_call,
+)
+from shmsim.policies import POLICIES
+from shmsim.steptime import StepTime
+from shmsim.tape import Tape
+from shmsim.units import US
+from shmsim.wait import SCHEDULER_RECV, WaitCosts, WaitPolicy
+from shmsim.workload import Request, Workload
+
+SEQUENCES: Final = (1, 4, 16, 64)
+SIZES: Final = (1 << 10, 1 << 16, 1 << 20)
+MESSAGE_BYTES: Final = (64, 1 << 10, 1 << 14)
+_WARM_UP: Final = 20
+
+#: What one measurement yields: name, x, samples in nanoseconds.
+Measured = tuple[str, float, list[int]]
+
+# Policies are given these before anything is calibrated; their costs in CPU do not depend on them.
+_PLACEHOLDER_COSTS: Final = WaitCosts(50 * US, 15 * US, 60 * US, 10.0)
+_KNOWN: Final = Known(0, True, 4, 0, 4000)
+
+
+class Loop:
+    """Both ends of the loop within one process: what a run does between two waits.
+
+    Parameters
+    ----------
+    segment
+        Private to this process.
+    policy
+        Whose plans and successors are computed.
+    """
+
+    def __init__(self, segment: Segment, policy: WaitPolicy) -> None:
+        """Open rings, device and a batcher that never runs out of work."""
+        self.segment = segment
+        layout = segment.layout
+        self.requests = RingWriter(segment, layout.request)
+        self.request_reader = RingReader(segment, layout.request, 0)
+        self.replies = RingWriter(segment, layout.reply)
+        self.reply_reader = RingReader(segment, layout.reply, 0)
+        tape = Tape(0)
+        self.waiter = Waiter(
+            "calibration",
+            SCHEDULER_RECV,
+            self.reply_reader,
+            policy,
+            _PLACEHOLDER_COSTS,
+            tape.uniform("calibration", "policy"),
+        )
+        self.device = EchoDevice(segment, 0, StepTime(300 * US), tape, 100 * US)
+        self.batcher = endless_batcher(4)
+        self.batch = self.batcher.schedule()
+        call = decode_request(encode_request(self.batch))
+        self._request, self._reply = encode_request(self.batch), encode_reply(call)
+
+    def wait_once(self) -> None:
+        """Wait for a reply that is there already, so that there is a wait to learn from."""
+        self.replies.publish(1, 0, self._reply)
+        self.waiter.wait(0, _KNOWN)
+
+    def prepare_scheduler_work(self) -> None:
+        """Put a reply into the ring."""
+        self.replies.publish(1, 0, self._reply)
+
+    def scheduler_work(self) -> None:
+        """What a scheduler does from one wait to the next."""
+        message = self.reply_reader.read()
+        decode_reply(message.payload)
+        self.batcher.complete(self.batch, message.published_ns)
+        self.batch = self.batcher.schedule()
+        _, n_armed = self.requests.publish(1, 0, encode_request(self.batch))
+        self.requests.notify(n_armed)
+        self.waiter.learn()
+        self.waiter.prepare(0, _KNOWN)
+
+    def finish_scheduler_work(self) -> None:
+        """Take the request out of the ring again; have a wait to learn from."""
+        self.request_reader.read()
+        self.wait_once()
+
+    def prepare_worker_work(self) -> None:
+        """Put a request into the ring."""
+        self.requests.publish(1, 0, self._request)
+
+    def worker_work(self) -> None:
+        """What a worker does from one wait to the next, the device's time left out."""
+        message = self.request_reader.read()
+        call = decode_request(message.payload)
+        self.device.launch(call, is_warm_up=False)
+        _, n_armed = self.replies.publish(1, 0, encode_reply(call))
+        self.replies.notify(n_armed)
+        self.waiter.learn()
+        self.waiter.prepare(0, _KNOWN)
+
+    def finish_worker_work(self) -> None:
+        """Take the reply out of the ring again; have a wait to learn from."""
+        self.reply_reader.read()
+        self.wait_once()
+
+
+def endless_batcher(n_sequences: int) -> Batcher:
+    """A batcher whose every batch decodes that many sequences."""
+    request = Request(0, 1, 1 << 30)
+    batcher = Batcher(Workload((request,) * n_sequences), n_sequences, 1 << 20)
+    batcher.admit(0)
+    batcher.complete(batcher.schedule(), 0)
+    return batcher
+
+
+def time_calls(call: Callable[[], object], n: int, clock_ns: float) -> list[int]:
+    """Duration of each of ``n`` calls, after a warm-up."""
+    now = time.monotonic_ns
+    for _ in range(_WARM_UP):
+        call()
+    samples = []
+    for _ in range(n):
+        started_ns = now()
+        call()
+        samples.append(now() - started_ns)
+    return [max(0, round(sample - clock_ns)) for sample in samples]
+
+
+def clock_read_ns(n: int) -> list[int]:
+    """Cost of a clock read: the gap between two in a row."""
+    now = time.monotonic_ns
+    return [-now() + now() for _ in range(n)]
+
+
+def hot_costs(n: int) -> Iterator[Measured]:
+    """Measure every cost of a single call once, ``n`` samples each."""
+    clock = clock_read_ns(10 * n)
+    yield "clock_read", 0, clock
+    clock_ns = float(np.median(clock))
+
+    def measured(name: str, x: float, call: Callable[[], object]) -> Measured:
+        return name, x, time_calls(call, n, clock_ns)
+
+    with Segment.create(LAYOUT) as segment:
+        for size in SIZES:
+            array = np.zeros(size, np.uint8)
+            pickled = pickle.dumps(array, protocol=5)
+            at = LAYOUT.request.slot_at(1) + PAYLOAD
+            store = partial(segment.memory.__setitem__, slice(at, at + size), bytes(size))
+            yield measured("pickle", size, partial(pickle.dumps, array, protocol=5))
+            yield measured("unpickle", size, partial(pickle.loads, pickled))
+            yield measured("memcpy", size, store)
+        for n_sequences in SEQUENCES:
+            yield from _message_costs(n_sequences, measured)
+        second = encode_second_call(1000)
+        yield measured("encode_request", 0, lambda: encode_second_call(1000))
+        yield measured("decode_request", 0, lambda: decode_second_call(second))
+        yield measured("encode_reply", 0, lambda: encode_second_call(1000))
+        yield measured("decode_reply", 0, lambda: decode_second_call(second))
+        yield measured("yield_look", 0, os.sched_yield)
+        loop = Loop(segment, POLICIES["BusySpin"]())
+        yield from _ring_costs(loop, n)
+        yield from _device_costs(loop, n, clock_ns)
+
+
+def _message_costs(
+    n_sequences: int, measured: Callable[[str, float, Callable[[], object]], Measured]
+) -> Iterator[Measured]:
+    batch = decode_batch(n_sequences)
+    request = encode_request(batch)
+    call = decode_request(request)
+    reply = encode_reply(call)
+    yield measured("encode_request", n_sequences, lambda: encode_request(batch))
+    yield measured("decode_request", n_sequences, lambda: decode_request(request))
+    yield measured("encode_reply", n_sequences, lambda: encode_reply(call))
+    yield measured("decode_reply", n_sequences, lambda: decode_reply(reply))
+    batcher = endless_batcher(n_sequences)
+    batches: list[Batch] = []
+    yield measured("schedule", n_sequences, lambda: batches.append(batcher.schedule()))
+    remaining = iter(batches)
+    yield measured("complete", n_sequences, lambda: batcher.complete(next(remaining), 0))
+
+
+def _ring_costs(loop: Loop, n: int) -> Iterator[Measured]:
+    """Publish, read and the two ends of a wait, on messages that are there already."""
+    now = time.monotonic_ns
+    enter, leave, notify = [], [], []
+    for size in MESSAGE_BYTES:
+        payload = bytes(size)
+        publish, read = [], []
+        for i in range(_WARM_UP + n):
+            started_ns = now()
+            published_ns, n_armed = loop.replies.publish(i, 0, payload)
+            loop.replies.notify(n_armed)
+            notified_ns = now()
+            raw = loop.reply_reader.wait(SPIN_PLAN)
+            returned_ns = now()
+            loop.reply_reader.read()
+            read_ns = now()
+            if i >= _WARM_UP:
+                publish.append(published_ns - started_ns)
+                notify.append(notified_ns - published_ns)
+                enter.append(raw.started_ns - notified_ns)
+                leave.append(returned_ns - raw.seen_ns)
+                read.append(read_ns - returned_ns)
+        yield "ring_publish", size, publish
+        yield "ring_read", size, read
+    yield "notify_unarmed", 0, notify
+    yield "wait_enter", 0, enter
+    yield "wait_exit", 0, leave
+
+
+def _device_costs(loop: Loop, n: int, clock_ns: float) -> Iterator[Measured]:
+    call = decode_request(encode_request(decode_batch(4)))
+    launched = []
+    yield (
+        "launch",
+        0,
+        time_calls(
+            lambda: launched.append(loop.device.launch(call, is_warm_up=False)), n, clock_ns
+        ),
+    )
+    late = []
+    for _ in range(n):
+        step = loop.device.launch(call, is_warm_up=False)
+        _, done_ns = loop.device.wait(step)
+        late.append(time.monotonic_ns() - done_ns)
+    yield "device_return", 0, late
+
+
+def policy_costs(n: int) -> Iterator[Measured]:
+    """Cost of plan and after of every policy, named ``plan:CLASS`` and ``after:CLASS``."""
+    clock_ns = float(np.median(clock_read_ns(10 * n)))
+    for name, policy_type in POLICIES.items():
+        with Segment.create(LAYOUT) as segment:
+            loop = Loop(segment, policy_type())
+            for _ in range(_WARM_UP):
+                loop.wait_once()
+                loop.waiter.learn()
+            plan = time_calls(partial(loop.waiter.prepare, 0, _KNOWN), n, clock_ns)
+            after = []
+            for _ in range(n):
+                loop.wait_once()
+                started_ns = time.monotonic_ns()
+                loop.waiter.learn()
+                after.append(round(max(0.0, time.monotonic_ns() - started_ns - clock_ns)))
+            yield f"plan:{name}", 0, plan
+            yield f"after:{name}", 0, after

@@ -1,0 +1,252 @@
+"""Measures what waiting costs on this box, one cost at a time, and writes a profile.
+
+Costs of single calls come from `realrun.bench`. What a sleep costs needs two processes on two
+cores: this one waits, its partner publishes after a given time. Replicates are interleaved, so that
+a drift of the machine shows as spread between them instead of as a difference between costs.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from realrun.bench import Loop, Measured, hot_costs, policy_costs
+from realrun.host import exact_timers, machine_facts, usable_cores
+from realrun.layout import STOP_AT
+from realrun.partner import LAYOUT, SPIN_PLAN
+from realrun.ring import LEAVE, RawWait, RingReader, RingWriter
+from realrun.segment import Segment
+from shmsim.policies import WakeAhead
+from shmsim.profile import COSTS, Curve, Distribution, MachineProfile
+from shmsim.units import FOREVER_NS, MS, US, S, format_ns
+from shmsim.wait import DOZE, PARK, SPIN, YIELD
+
+#: How long to rest, and how many samples in one replicate.
+RESTS: Final = (
+    (50 * US, 60),
+    (500 * US, 60),
+    (2 * MS, 60),
+    (10 * MS, 24),
+    (100 * MS, 8),
+    (1 * S, 1),
+)
+N_REPLICATES: Final = 5
+_N_HOT: Final = 200
+_N_YIELD: Final = 60
+_MEET_NS: Final = 200 * US  # from the end of a doze to the publication that ends the spin after it
+_START_LIMIT_S: Final = 30.0
+
+#: Called with a label and the share done, 0 to 1.
+Progress = Callable[[str, float], None]
+
+_REST: Final = (PARK, FOREVER_NS, 0)
+_PARK_PLAN: Final = _REST * 4
+_YIELD_PLAN: Final = (YIELD, FOREVER_NS, 0, *_REST * 3)
+
+
+def _doze_plan(until_ns: int) -> tuple[int, ...]:
+    return (DOZE, until_ns, 0, SPIN, FOREVER_NS, 0, *_REST * 2)
+
+
+class _Samples:
+    """Samples by cost and x, one list per replicate."""
+
+    def __init__(self) -> None:
+        self._lists: defaultdict[tuple[str, float], list[list[int]]] = defaultdict(list)
+        self.replicate = 0
+
+    def add(self, name: str, x: float, values: list[int]) -> None:
+        lists = self._lists[name, x]
+        while len(lists) <= self.replicate:
+            lists.append([])
+        lists[self.replicate] += values
+
+    def add_all(self, measured: Measured) -> None:
+        self.add(*measured)
+
+    def curve(self, name: str) -> Curve:
+        xs = sorted(x for n, x in self._lists if n == name)
+        points = tuple(Distribution.of(list(self._lists[name, x])) for x in xs)
+        return Curve(COSTS[name][0], tuple(xs), points)
+
+    def distribution(self, name: str) -> Distribution:
+        return Distribution.of(list(self._lists[name, 0]))
+
+
+def calibrate(progress: Progress | None = None) -> MachineProfile:
+    """Measure every cost of this box; takes about 40 s.
+
+    Parameters
+    ----------
+    progress
+        Told what is being measured.
+
+    Raises
+    ------
+    OSError
+        If shared memory cannot be had.
+    RuntimeError
+        If the partner process does not come up.
+    """
+    facts = machine_facts()
+    exact_timers()
+    report = progress or (lambda _label, _share: None)
+    samples = _Samples()
+    affinity = os.sched_getaffinity(0)
+    cores = usable_cores()
+    pinned = len(cores) >= 2
+    try:
+        if pinned:
+            os.sched_setaffinity(0, {cores[1]})
+        for replicate in range(N_REPLICATES):
+            samples.replicate = replicate
+            done = replicate / N_REPLICATES
+            report(f"replicate {replicate + 1} of {N_REPLICATES}: single calls", done)
+            for measured in hot_costs(_N_HOT):
+                samples.add_all(measured)
+            report(f"replicate {replicate + 1} of {N_REPLICATES}: policies", done)
+            for measured in policy_costs(_N_HOT):
+                samples.add_all(measured)
+            _measure_rests(samples, cores[0] if pinned else -1, report, done)
+    finally:
+        os.sched_setaffinity(0, affinity)
+    report("done", 1.0)
+    costs = {name: samples.curve(name) for name, (by, _) in COSTS.items() if by != "policy"}
+    policies = sorted({n.partition(":")[2] for n, _ in samples._lists if ":" in n})
+    return MachineProfile(
+        costs,
+        {
+            name: {what: samples.distribution(f"{what}:{name}") for what in ("plan", "after")}
+            for name in policies
+        },
+        facts | {"pinned": pinned},
+        datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _measure_rests(samples: _Samples, partner_core: int, report: Progress, done: float) -> None:
+    """Wait for the partner in every way and for every time, and work right afterwards."""
+    with Segment.create(LAYOUT) as segment, Segment.create(LAYOUT) as private:
+        # Ctrl-C is for us alone: leaving this block ends the partner.
+        partner = subprocess.Popen(
+            [sys.executable, "-m", "realrun.partner", str(segment.path), str(partner_core)],
+            start_new_session=True,
+        )
+        try:
+            _await_ready(partner, segment)
+            segment.unlink()
+            _Rests(segment, private, samples).measure(report, done)
+        finally:
+            segment.store(STOP_AT, 1)
+            try:
+                partner.wait(2.0)
+            except subprocess.TimeoutExpired:
+                partner.send_signal(signal.SIGKILL)
+                partner.wait()
+
+
+def _await_ready(partner: subprocess.Popen[bytes], segment: Segment) -> None:
+    deadline = time.monotonic() + _START_LIMIT_S
+    while not segment.load(LAYOUT.ready_at(1)):
+        if partner.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError("the partner process of the calibration did not come up")
+        time.sleep(0.01)
+
+
+class _Rests:
+    """One replicate of everything that needs the partner."""
+
+    def __init__(self, segment: Segment, private: Segment, samples: _Samples) -> None:
+        self._requests = RingWriter(segment, segment.layout.request)
+        self._replies = RingReader(segment, segment.layout.reply, 0)
+        self._samples = samples
+        self._loop = Loop(private, WakeAhead())
+        self._loop.wait_once()
+        self._n = 0
+
+    def measure(self, report: Progress, done: float) -> None:
+        total_ns = sum(3 * rest_ns * n for rest_ns, n in RESTS)
+        spent_ns = 0
+        for _ in range(_N_YIELD):
+            raw, published_ns, _ = self._ask(500 * US, _YIELD_PLAN)
+            self._samples.add("yield_detection", 0, [raw.seen_ns - published_ns])
+        for rest_ns, n in RESTS:
+            share = done + spent_ns / total_ns / N_REPLICATES
+            report(f"resting for {format_ns(rest_ns)} and working afterwards", share)
+            spent_ns += 3 * rest_ns * n
+            for i in range(n):
+                # The three ways alternate, so that a drift hits all of them.
+                self._spin(rest_ns, i)
+                self._park(rest_ns, i)
+                self._doze(rest_ns, i)
+        self._requests.publish(0, LEAVE, b"")
+
+    def _ask(self, delay_ns: int, plan: tuple[int, ...]) -> tuple[RawWait, int, int]:
+        """Let the partner publish after a delay and wait for it by a plan.
+
+        Returns the wait, the publish stamp, and what the partner's notify before this one cost.
+        """
+        self._n += 1
+        self._requests.publish(self._n, 0, delay_ns.to_bytes(8, "little"))
+        raw = self._replies.wait(plan)
+        message = self._replies.read()
+        return raw, message.published_ns, int.from_bytes(message.payload, "little")
+
+    def _work(self, mode: str, rest_ns: int, is_worker: bool) -> None:
+        """Time a piece of work right now, and again at once: the difference is the rest's doing."""
+        loop = self._loop
+        if is_worker:
+            prepare, work, finish = (
+                loop.prepare_worker_work, loop.worker_work, loop.finish_worker_work
+            )  # fmt: skip
+        else:
+            prepare, work, finish = (
+                loop.prepare_scheduler_work, loop.scheduler_work, loop.finish_scheduler_work
+            )  # fmt: skip
+        durations = []
+        for _ in range(3):
+            started_ns = time.monotonic_ns()
+            work()
+            durations.append(time.monotonic_ns() - started_ns)
+            finish()
+            prepare()
+        name = f"{'worker_' if is_worker else ''}slow_after_{mode}"
+        self._samples.add(name, rest_ns, [durations[0] - durations[2]])
+
+    def _rest(self, mode: str, rest_ns: int, i: int, plan: tuple[int, ...], delay_ns: int) -> (
+        tuple[RawWait, int]
+    ):  # fmt: skip
+        # What the work needs is put in place before the rest, so that work alone follows it.
+        is_worker = bool(i % 2)
+        loop = self._loop
+        (loop.prepare_worker_work if is_worker else loop.prepare_scheduler_work)()
+        raw, published_ns, _ = self._ask(delay_ns, plan)
+        self._work(mode, rest_ns, is_worker)
+        # _work leaves one message prepared; take it out again.
+        (loop.request_reader if is_worker else loop.reply_reader).read()
+        return raw, published_ns
+
+    def _spin(self, rest_ns: int, i: int) -> None:
+        raw, published_ns = self._rest("spin", rest_ns, i, SPIN_PLAN, rest_ns)
+        self._samples.add("spin_detection", 0, [max(0, raw.seen_ns - published_ns)])
+
+    def _park(self, rest_ns: int, i: int) -> None:
+        raw, published_ns = self._rest("park", rest_ns, i, _PARK_PLAN, rest_ns)
+        if raw.belled:
+            self._samples.add("wake_latency", rest_ns, [raw.seen_ns - published_ns])
+            self._samples.add("park_cpu", rest_ns, [raw.cpu0_ns])
+            # The partner tells with its next message what this notify cost it.
+            notify_ns = self._ask(0, SPIN_PLAN)[2]
+            self._samples.add("notify_armed", rest_ns, [notify_ns])
+
+    def _doze(self, rest_ns: int, i: int) -> None:
+        plan = _doze_plan(rest_ns)
+        raw, _ = self._rest("doze", rest_ns, i, plan, rest_ns + _MEET_NS)
+        if raw.stage == 1:
+            self._samples.add("timer_overshoot", rest_ns, [raw.overshoot_ns])
+            self._samples.add("doze_cpu", rest_ns, [raw.cpu0_ns])

@@ -1,0 +1,224 @@
+"""The ``realrun`` command: measure this box, and run the loop on it for real."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from realrun.calibrate import calibrate
+from realrun.demo import run_demo
+from realrun.host import differing_facts, machine_facts, usable_cores, warnings_about
+from realrun.report import draw_frontier
+from realrun.run import make_spec, run_once
+from realrun.tables import benchmark_block, validation_table, verdict
+from realrun.validate import validate
+from shmsim.config import RunConfig
+from shmsim.console import (
+    Bar,
+    console,
+    diagnostics,
+    errors_explained,
+    load_or_default,
+    load_policies,
+)
+from shmsim.metrics import summarize
+from shmsim.profile import MachineProfile
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Measure what waiting costs on this box, and run the scheduler-worker loop on it.\n\n"
+    "Start with 'realrun doctor', then 'realrun calibrate'; 'realrun demo' does it all at once.",
+)
+
+ConfigArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[CONFIG.toml]",
+        help="Engine, workload, device and policies; without it a closed loop of 40 requests.",
+    ),
+]
+ProfileOption = Annotated[
+    Path,
+    typer.Option("--profile", "-p", help="Calibrated costs, from 'realrun calibrate -o FILE'."),
+]
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this box is, and what about it will show in every figure."""
+    with errors_explained():
+        facts = machine_facts()
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
+        for name, value in facts.items():
+            table.add_row(name, _show(name, value))
+        console.print(table)
+        warnings = warnings_about(facts)
+        for warning in warnings:
+            console.print(f"[yellow]note:[/] {warning}", soft_wrap=True)
+        if not warnings:
+            console.print("nothing to note: this box measures cleanly")
+
+
+@app.command("calibrate")
+def calibrate_command(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the profile is written.")] = Path(
+        "profile.json"
+    ),
+) -> None:
+    """Measure every cost of waiting on this box, one by one; takes about 40 s.
+
+    The profile holds distributions with sample counts and intervals, and the facts of the box.
+    'shmsim profile FILE' prints it.
+    """
+    with errors_explained():
+        with Bar() as bar:
+            profile = calibrate(bar.show)
+        profile.write(out)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("rested for")
+        names = {
+            "wake_latency": "wake-up by doorbell",
+            "timer_overshoot": "timer late by",
+            "park_cpu": "CPU of a park",
+            "slow_after_park": "work after a park: extra",
+            "slow_after_spin": "after spinning: extra",
+        }
+        for label in names.values():
+            table.add_column(label + "\np50 / p99 µs", justify="right")
+        for index, rest_ns in enumerate(profile.costs["wake_latency"].xs):
+            points = [profile.costs[name].points[index] for name in names]
+            table.add_row(
+                f"{rest_ns / 1e6:g} ms",
+                *(f"{p.median / 1e3:.0f} / {p.at(0.99) / 1e3:.0f}" for p in points),
+            )
+        console.print(table)
+        console.print(f"profile: {out} ('shmsim profile {out}' prints all of it)")
+
+
+@app.command("run")
+def run_command(
+    config_path: ConfigArgument = None,
+    profile_path: ProfileOption = Path("profile.json"),
+    policy: Annotated[
+        str, typer.Option("--policy", help="A preset, KIND:key=value,..., or a policy file.")
+    ] = "wake-ahead",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the records (Parquet).")
+    ] = None,
+) -> None:
+    """Run the loop once for real and print what a serving benchmark prints.
+
+    Example: realrun run -p profile.json --policy WakeAhead:guard=80us
+    """
+    with errors_explained():
+        config = load_or_default(config_path)
+        profile = MachineProfile.read(profile_path)
+        (named,) = load_policies([policy])
+        _say_what_differs(profile)
+        _say_what_oversubscription_means(config)
+        with Bar() as bar:
+            bar.show(f"machine: {named.name}", 0.0)
+            records = run_once(
+                make_spec(config, named.policy, profile, 0),
+                lambda steps: bar.show(f"machine: {named.name}, step {steps}", 0.0),
+            )
+        console.print(benchmark_block(summarize(records)), highlight=False, markup=False)
+        if out is not None:
+            records.write(out)
+            console.print(f"records: {out}")
+
+
+@app.command("validate")
+def validate_command(
+    config_path: ConfigArgument = None,
+    profile_path: ProfileOption = Path("profile.json"),
+    policy: Annotated[
+        list[str],
+        typer.Option("--policy", help="Instead of the config's policies; repeatable."),
+    ] = [],  # noqa: B006 - typer reads the default
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")] = Path(
+        "runs/validation"
+    ),
+) -> None:
+    """Run model and machine on the same workload and policies, and compare them.
+
+    Writes outcomes.parquet, validation.json, frontier.png and the records of every run.
+    """
+    with errors_explained():
+        config = load_or_default(config_path)
+        if policy:
+            config = RunConfig(**{**vars(config), "policies": load_policies(policy)})
+        profile = MachineProfile.read(profile_path)
+        _say_what_differs(profile)
+        _say_what_oversubscription_means(config)
+        with Bar() as bar:
+            validation = validate(
+                config,
+                profile,
+                out,
+                lambda done, total, label: bar.show(f"{done}/{total} {label}", done / total),
+            )
+        console.print(validation_table(validation))
+        draw_frontier(validation, out / "frontier.png")
+        reference, *others = validation.policy_names
+        words = "\n\n".join(verdict(validation, name, reference) for name in others[-1:])
+        if words:
+            (out / "verdict.txt").write_text(words + "\n")
+            console.print(words, soft_wrap=True)
+        console.print(f"results: {out} (frontier.png, validation.json, outcomes.parquet)")
+
+
+@app.command()
+def demo(
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="An Azure-format CSV to serve instead of the generated workload."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")] = Path(
+        "runs/demo"
+    ),
+) -> None:
+    """Calibrate this box, tune in the model, run for real, compare; about 3 minutes.
+
+    Runs the commands that you would run one by one, and prints each.
+    """
+    with errors_explained():
+        run_demo(out, trace)
+
+
+def _show(name: str, value: object) -> str:
+    if name.endswith("_bytes") and isinstance(value, int):
+        return f"{value / (1 << 30):.1f} GiB"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
+
+
+def _say_what_differs(profile: MachineProfile) -> None:
+    """Warn about a profile that was not measured here."""
+    differing = differing_facts(profile.machine, machine_facts())
+    if differing:
+        diagnostics.print(
+            "[yellow]warning:[/] the profile is not from this box as it is now, so predictions are "
+            "about another one; " + "; ".join(differing) + ". Calibrate here for a comparison.",
+            soft_wrap=True,
+        )
+
+
+def _say_what_oversubscription_means(config: RunConfig) -> None:
+    n_processes, n_cores = 1 + config.engine.workers, len(usable_cores())
+    if n_processes > n_cores:
+        diagnostics.print(
+            f"[yellow]warning:[/] {n_processes} processes on {n_cores} cores: they are not pinned, "
+            "a spinner takes the core from the process it waits for, and the model, which gives "
+            "each process a core, will promise too much; read its errors with that in mind.",
+            soft_wrap=True,
+        )
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,105 @@
+"""The whole loop in one command: the operator's commands, run one after another."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from realrun.host import machine_facts, warnings_about
+from shmsim.console import console
+from shmsim.workload import read_trace
+
+_CONFIG: Final = """\
+# Written by 'realrun demo'; edit it and run the commands again.
+[engine]
+workers = {workers}            # one per GPU
+calls_per_step = 2     # execute_model and sample_tokens, as vLLM does
+scheduling = "sync"    # or "async": two batches in flight
+
+[device]
+kind = "echo"          # a device clock: no GPU needed
+step = "2ms"           # a decode step of a 1B model on an H200
+per_sequence = "10us"
+per_prefill_token = "5us"
+jitter = 0.01          # coefficient of variation
+
+[workload]
+{workload}
+
+[run]
+seed = 1
+repeats = 2
+delay_price = 10       # core-seconds you would pay to take one second off the critical path
+"""
+_GENERATED: Final = """\
+# Token counts by the quantiles of Azure's conversation trace of 2023, Poisson arrivals.
+kind = "open"
+requests = 16
+rate_per_s = 2.0
+burstiness = 1.0
+prompt_p50 = 1020
+prompt_p95 = 4083
+output_p50 = 129
+output_p95 = 451
+max_output_tokens = 300"""
+_TRACED: Final = """\
+kind = "trace"
+trace = {path}
+requests = 16
+speed = 0.5            # half as fast as recorded: one replica of several
+max_output_tokens = 300"""
+_BASELINES: Final = ("spin", "vllm-1s", "forks-2ms", "park")
+
+
+def run_demo(folder: Path, trace: Path | None) -> None:
+    """Calibrate, tune, run, compare.
+
+    Parameters
+    ----------
+    folder
+        Where everything is written.
+    trace
+        A trace to serve, or None for a generated workload.
+
+    Raises
+    ------
+    ValueError
+        If the trace is wrong.
+    RuntimeError
+        If a step fails.
+    """
+    started = time.monotonic()
+    if trace is not None:
+        read_trace(trace)  # before a minute of calibration, not after
+    folder.mkdir(parents=True, exist_ok=True)
+    config, profile, policy = (folder / n for n in ("config.toml", "profile.json", "policy.json"))
+    workload = _GENERATED
+    if trace is not None:
+        workload = _TRACED.format(path=f"'{trace.resolve()}'")
+    config.write_text(_CONFIG.format(workers=1, workload=workload))
+    facts = machine_facts()
+    console.print(
+        f"this box: {facts['cpu']}, {len(facts['affinity'])} usable cores, kernel {facts['kernel']}"
+    )
+    for warning in warnings_about(facts):
+        console.print(f"[yellow]note:[/] {warning}", soft_wrap=True)
+    _command("realrun", "calibrate", "-o", str(profile))
+    _command("shmsim", "tune", str(config), "-p", str(profile), "-o", str(policy))
+    policies = [part for name in (*_BASELINES, str(policy)) for part in ("--policy", name)]
+    _command(
+        "realrun", "validate", str(config), "-p", str(profile), *policies, "-o", str(folder)
+    )  # fmt: skip
+    console.print(
+        f"\ndone in {time.monotonic() - started:.0f} s; look at {folder / 'frontier.png'}, "
+        f"edit {config} and run any of the commands above again"
+    )
+
+
+def _command(*words: str) -> None:
+    """Run one of our commands as an operator would; its output goes where ours goes."""
+    console.print(f"\n$ {' '.join(words)}", style="bold", soft_wrap=True)
+    program, *arguments = words
+    code = subprocess.call([sys.executable, "-m", f"{program}.cli", *arguments])
+    if code:
+        raise RuntimeError(f"'{' '.join(words)}' ended with exit code {code}")

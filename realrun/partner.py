@@ -1,0 +1,57 @@
+"""The other side of a calibration: publishes a given time after it was asked to.
+
+``python -m realrun.partner SEGMENT CORE``; CORE -1 leaves the process unpinned.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from realrun.host import prepare_process
+from realrun.layout import SegmentLayout
+from realrun.ring import LEAVE, RingReader, RingWriter, Stopped
+from realrun.segment import Segment
+from shmsim.units import FOREVER_NS
+from shmsim.wait import PARK, SPIN
+
+LAYOUT: Final = SegmentLayout(n_workers=1, slot_bytes=1 << 21)
+SPIN_PLAN: Final = (SPIN, FOREVER_NS, 0, *(PARK, FOREVER_NS, 0) * 3)
+
+
+def serve(segment: Segment) -> None:
+    """Answer every request after the delay it asks for, with the cost of the last notify."""
+    requests = RingReader(segment, segment.layout.request, 0)
+    replies = RingWriter(segment, segment.layout.reply)
+    notify_ns = 0
+    while True:
+        requests.wait(SPIN_PLAN)
+        message = requests.read()
+        if message.flags & LEAVE:
+            return
+        publish_at_ns = message.published_ns + int.from_bytes(message.payload, "little")
+        payload = notify_ns.to_bytes(8, "little")
+        while time.monotonic_ns() < publish_at_ns:
+            pass
+        published_ns, n_armed = replies.publish(message.call_id, 0, payload)
+        replies.notify(n_armed)
+        notify_ns = time.monotonic_ns() - published_ns
+
+
+def main() -> None:
+    """Attach and serve until told to leave."""
+    prepare_process()
+    core = int(sys.argv[2])
+    if core >= 0:
+        os.sched_setaffinity(0, {core})
+    with Segment.attach(Path(sys.argv[1]), LAYOUT) as segment:
+        segment.store(LAYOUT.ready_at(1), 1)
+        try:
+            serve(segment)
+        except Stopped:
+            return
+
+
+if __name__ == "__main__":
+    main()
