@@ -71,4 +71,4 @@ def format_ns(ns: float, digits: int = 3) -> str:
 
 def _plain(value: float, digits: int) -> str:
     rounded = float(f"{value:.{digits}g}")
-    return f"{rounded:.0f}" if rounded == int(rounded) else f"{rounded}"
+    return f"{rounded:.0f}" if rounded.is_integer() else f"{rounded}"  # "nan" and "inf" too

@@ -200,8 +200,8 @@ def check_plan(plan: WaitPlan) -> None:
     Raises
     ------
     ValueError
-        If a kind is unknown, stages end out of order, a poll has no period, or no stage is
-        unbounded.
+        If a kind is unknown, stages end out of order, a poll has no period, a nap has no end, or
+        no stage is unbounded.
     """
     reached_ns = 0
     for index, stage in enumerate(plan):
@@ -222,6 +222,11 @@ def check_plan(plan: WaitPlan) -> None:
                 f"{'at least 1' if stage.kind == POLL else 'at least 0'} ns, got {stage.period_ns}"
             )
         if stage.until_ns >= FOREVER_NS:
+            if stage.kind == NAP:
+                raise ValueError(
+                    f"stage {index} is a nap without end, which nothing can cut short; give it an "
+                    "end, or doze, poll or park"
+                )
             return
         reached_ns = stage.until_ns
     raise ValueError(

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from shmsim.sim.draws import Draws
 from shmsim.units import FOREVER_NS
-from shmsim.wait import DOZE, MAX_STAGES, NAP, PARK, POLL, SPIN, YIELD, StageCpu, WaitPlan
+from shmsim.wait import DOZE, MAX_STAGES, PARK, POLL, SPIN, YIELD, StageCpu, WaitPlan
 
 # What the waiter did last before it saw the event; the work that follows is slowed accordingly.
 SPUN: Final = "spin"
@@ -60,16 +60,13 @@ class VirtualWait:
         return self._draws.at("timer_overshoot", self._index, slept_ns)
 
     def is_armed(self, after_ns: int) -> bool:
-        """Whether a publication at this instant finds the waiter armed on the doorbell."""
-        begin_ns = 0
-        for kind, until_ns, _ in self._plan:
-            end_ns = until_ns
-            if kind in (NAP, DOZE) and begin_ns < until_ns:
-                end_ns = until_ns + self._overshoot_ns(until_ns - begin_ns)
-            if begin_ns <= after_ns < end_ns:
-                return kind in (DOZE, PARK)
-            begin_ns = max(begin_ns, end_ns)
-        return False
+        """Whether a publication at this instant finds the waiter armed on the doorbell.
+
+        A doze whose timer has ended stays armed until its waiter runs again: the writer then rings
+        for nothing.
+        """
+        # A publication no later than the start is seen by the look before the first sleep.
+        return after_ns > 0 and self._plan[self.see(after_ns).stage].kind in (DOZE, PARK)
 
     def see(self, published_after_ns: int) -> Seen:
         """Find out when and how the waiter sees a publication at this instant."""
