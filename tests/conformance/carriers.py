@@ -1,0 +1,18 @@
+"""Who carries a wait out: the C extension, or its twin in Python."""
+
+import platform
+from importlib import import_module
+
+import pytest
+
+CARRIERS = ["native", "fallback"]
+
+
+def carrier_named(name: str):
+    """A module with `post`, `wake` and `wait`; skips where this box cannot have it."""
+    if name == "fallback" and platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("the fallback is for x86 only: nothing in it orders stores elsewhere")
+    try:
+        return import_module(f"realrun._{name}")
+    except ImportError:
+        pytest.skip("the C extension is not built here")

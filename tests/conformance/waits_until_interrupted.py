@@ -1,0 +1,27 @@
+"""Waits in one way after the other for ever; Ctrl-C is to end each.
+
+``python waits_until_interrupted.py native|fallback``
+"""
+
+import sys
+from importlib import import_module
+
+from realrun.layout import ARMED, STOP_AT, SegmentLayout
+from realrun.segment import Segment
+from shmsim.units import FOREVER_NS, S
+from shmsim.wait import KIND_NAMES, PARK, POLL
+
+wait = import_module(f"realrun._{sys.argv[1]}").wait
+
+with Segment.create(SegmentLayout(1)) as segment:
+    ring = segment.layout.request
+    words = (ring.head_at, 0, ring.reader_at(0) + ARMED, STOP_AT)
+    for kind, name in enumerate(KIND_NAMES):
+        period_ns = 1000 * S if kind == POLL else 0
+        plan = (kind, FOREVER_NS, period_ns, *(PARK, FOREVER_NS, 0) * 3)
+        try:
+            print(name, "begins", flush=True)
+            wait(segment.memory, *words, plan)
+            print(name, "ended by itself", flush=True)
+        except KeyboardInterrupt:
+            print(name, "interrupted", flush=True)
