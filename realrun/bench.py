@@ -5,6 +5,7 @@ Each sample is one call between two clock reads; the median cost of a clock read
 
 import os
 import pickle
+import resource
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -136,17 +137,37 @@ def endless_batcher(n_sequences: int) -> Batcher:
     return batcher
 
 
+class Undisturbed:
+    """Tells whether this thread kept its core since the last look."""
+
+    def __init__(self) -> None:
+        """Look for the first time."""
+        self._switches = self._count()
+
+    @staticmethod
+    def _count() -> int:
+        return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+
+    def __call__(self) -> bool:
+        """Whether nobody took the core; a sample that somebody cut into is about them."""
+        before, self._switches = self._switches, self._count()
+        return self._switches == before
+
+
 def time_calls(call: Callable[[], object], n: int, clock_ns: float) -> list[int]:
-    """Duration of each of ``n`` calls, after a warm-up."""
+    """Duration of each of ``n`` calls, after a warm-up; those cut into by others left out."""
     now = time.monotonic_ns
     for _ in range(_WARM_UP):
         call()
     samples = []
+    undisturbed = Undisturbed()
     for _ in range(n):
         started_ns = now()
         call()
-        samples.append(now() - started_ns)
-    return [max(0, round(sample - clock_ns)) for sample in samples]
+        taken_ns = now() - started_ns
+        if undisturbed():
+            samples.append(max(0, round(taken_ns - clock_ns)))
+    return samples
 
 
 def clock_read_ns(n: int) -> list[int]:
@@ -211,6 +232,7 @@ def _ring_costs(loop: Loop, n: int) -> Iterator[Measured]:
     for size in MESSAGE_BYTES:
         payload = bytes(size)
         publish, read = [], []
+        undisturbed = Undisturbed()
         for i in range(_WARM_UP + n):
             started_ns = now()
             published_ns, n_armed = loop.replies.publish(i, 0, payload)
@@ -220,7 +242,7 @@ def _ring_costs(loop: Loop, n: int) -> Iterator[Measured]:
             returned_ns = now()
             loop.reply_reader.read()
             read_ns = now()
-            if i >= _WARM_UP:
+            if undisturbed() and i >= _WARM_UP:
                 publish.append(published_ns - started_ns)
                 notify.append(notified_ns - published_ns)
                 enter.append(raw.started_ns - notified_ns)
@@ -244,10 +266,13 @@ def _device_costs(loop: Loop, n: int, clock_ns: float) -> Iterator[Measured]:
         ),
     )
     late = []
+    undisturbed = Undisturbed()
     for _ in range(n):
         step = loop.device.launch(call, is_warm_up=False)
         _, done_ns = loop.device.wait(step)
-        late.append(time.monotonic_ns() - done_ns)
+        late_ns = time.monotonic_ns() - done_ns
+        if undisturbed():
+            late.append(late_ns)
     yield "device_return", 0, late
 
 
@@ -262,10 +287,13 @@ def policy_costs(n: int) -> Iterator[Measured]:
                 loop.waiter.learn()
             plan = time_calls(partial(loop.waiter.prepare, 0, _KNOWN), n, clock_ns)
             after = []
+            undisturbed = Undisturbed()
             for _ in range(n):
                 loop.wait_once()
                 started_ns = time.monotonic_ns()
                 loop.waiter.learn()
-                after.append(round(max(0.0, time.monotonic_ns() - started_ns - clock_ns)))
+                taken_ns = time.monotonic_ns() - started_ns
+                if undisturbed():
+                    after.append(round(max(0.0, taken_ns - clock_ns)))
             yield f"plan:{name}", 0, plan
             yield f"after:{name}", 0, after

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from realrun.bench import Loop, Measured, hot_costs, policy_costs
-from realrun.host import exact_timers, machine_facts, usable_cores
+from realrun.bench import Loop, Measured, Undisturbed, hot_costs, policy_costs
+from realrun.host import exact_timers, machine_facts, run_queue_wait_ns, usable_cores
 from realrun.layout import STOP_AT
 from realrun.partner import LAYOUT, SPIN_PLAN
-from realrun.ring import LEAVE, RawWait, RingReader, RingWriter
+from realrun.ring import LEAVE, Message, RawWait, RingReader, RingWriter
 from realrun.segment import Segment
 from shmsim.policies import WakeAhead
 from shmsim.profile import COSTS, Curve, Distribution, MachineProfile
@@ -35,11 +35,15 @@ RESTS: Final = (
     (100 * MS, 8),
     (1 * S, 1),
 )
-N_REPLICATES: Final = 5
+N_REPLICATES: Final = 4
 _N_HOT: Final = 200
 _N_YIELD: Final = 60
 _MEET_NS: Final = 200 * US  # from the end of a doze to the publication that ends the spin after it
 _START_LIMIT_S: Final = 30.0
+_LONG_NS: Final = 100 * MS
+_TOO_BUSY: Final = "this box is too busy to calibrate"
+#: A wake-up on an idle core queues for microseconds; more than this means that it was not idle.
+_STOLEN_LIMIT_NS: Final = 100 * US
 
 #: Called with a label and the share done, 0 to 1.
 Progress = Callable[[str, float], None]
@@ -69,8 +73,11 @@ class _Samples:
     def add_all(self, measured: Measured) -> None:
         self.add(*measured)
 
+    def has(self, name: str) -> bool:
+        return any(n == name and any(lists) for (n, _), lists in self._lists.items())
+
     def curve(self, name: str) -> Curve:
-        xs = sorted(x for n, x in self._lists if n == name)
+        xs = sorted(x for (n, x), lists in self._lists.items() if n == name and any(lists))
         points = tuple(Distribution.of(list(self._lists[name, x])) for x in xs)
         return Curve(COSTS[name][0], tuple(xs), points)
 
@@ -79,7 +86,7 @@ class _Samples:
 
 
 def calibrate(progress: Progress | None = None) -> MachineProfile:
-    """Measure every cost of this box; takes about 40 s.
+    """Measure every cost of this box; takes about 30 s.
 
     Parameters
     ----------
@@ -100,6 +107,7 @@ def calibrate(progress: Progress | None = None) -> MachineProfile:
     affinity = os.sched_getaffinity(0)
     cores = usable_cores()
     pinned = len(cores) >= 2
+    n_disturbed = 0
     try:
         if pinned:
             os.sched_setaffinity(0, {cores[1]})
@@ -112,10 +120,16 @@ def calibrate(progress: Progress | None = None) -> MachineProfile:
             report(f"replicate {replicate + 1} of {N_REPLICATES}: policies", done)
             for measured in policy_costs(_N_HOT):
                 samples.add_all(measured)
-            _measure_rests(samples, cores[0] if pinned else -1, report, done)
+            n_disturbed += _measure_rests(samples, cores[0] if pinned else -1, report, done)
     finally:
         os.sched_setaffinity(0, affinity)
     report("done", 1.0)
+    empty = [name for name, (by, _) in COSTS.items() if by != "policy" and not samples.has(name)]
+    if empty:
+        raise RuntimeError(
+            f"{_TOO_BUSY}: no undisturbed sample of {', '.join(empty)}; stop what runs beside and "
+            "try again"
+        )
     costs = {name: samples.curve(name) for name, (by, _) in COSTS.items() if by != "policy"}
     policies = sorted({n.partition(":")[2] for n, _ in samples._lists if ":" in n})
     return MachineProfile(
@@ -124,13 +138,16 @@ def calibrate(progress: Progress | None = None) -> MachineProfile:
             name: {what: samples.distribution(f"{what}:{name}") for what in ("plan", "after")}
             for name in policies
         },
-        facts | {"pinned": pinned},
+        facts | {"pinned": pinned, "disturbed_samples": n_disturbed},
         datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
-def _measure_rests(samples: _Samples, partner_core: int, report: Progress, done: float) -> None:
-    """Wait for the partner in every way and for every time, and work right afterwards."""
+def _measure_rests(samples: _Samples, partner_core: int, report: Progress, done: float) -> int:
+    """Wait for the partner in every way and for every time, and work right afterwards.
+
+    Returns how many measurements were dropped because somebody else took a core.
+    """
     with Segment.create(LAYOUT) as segment, Segment.create(LAYOUT) as private:
         # Ctrl-C is for us alone: leaving this block ends the partner.
         partner = subprocess.Popen(
@@ -140,7 +157,9 @@ def _measure_rests(samples: _Samples, partner_core: int, report: Progress, done:
         try:
             _await_ready(partner, segment)
             segment.unlink()
-            _Rests(segment, private, samples).measure(report, done)
+            rests = _Rests(segment, private, samples)
+            rests.measure(report, done)
+            return rests.n_disturbed
         finally:
             segment.store(STOP_AT, 1)
             try:
@@ -168,37 +187,56 @@ class _Rests:
         self._loop = Loop(private, WakeAhead())
         self._loop.wait_once()
         self._n = 0
+        self._n_tried = 0
+        self._n_given_up = 0
+        self.n_disturbed = 0
 
     def measure(self, report: Progress, done: float) -> None:
         total_ns = sum(3 * rest_ns * n for rest_ns, n in RESTS)
         spent_ns = 0
         for _ in range(_N_YIELD):
-            raw, published_ns, _ = self._ask(500 * US, _YIELD_PLAN)
-            self._samples.add("yield_detection", 0, [raw.seen_ns - published_ns])
+            undisturbed = Undisturbed()
+            raw, message = self._ask(500 * US, _YIELD_PLAN)
+            if undisturbed():
+                self._samples.add("yield_detection", 0, [raw.seen_ns - message.published_ns])
         for rest_ns, n in RESTS:
             share = done + spent_ns / total_ns / N_REPLICATES
             report(f"resting for {format_ns(rest_ns)} and working afterwards", share)
             spent_ns += 3 * rest_ns * n
             for i in range(n):
                 # The three ways alternate, so that a drift hits all of them.
-                self._spin(rest_ns, i)
-                self._park(rest_ns, i)
-                self._doze(rest_ns, i)
+                for way in (self._spin, self._park, self._doze):
+                    self._n_tried += 1
+                    # Once more if disturbed; not the long ones, of which hardly any is undisturbed
+                    # on a busy box.
+                    tries = 2 if rest_ns < _LONG_NS else 1
+                    if not any(way(rest_ns, bool(i % 2)) for _ in range(tries)):
+                        self._n_given_up += 1
         self._requests.publish(0, LEAVE, b"")
+        if self._n_given_up > self._n_tried / 2:
+            raise RuntimeError(
+                f"{_TOO_BUSY}: in {self._n_given_up} of {self._n_tried} measurements another "
+                "process took the core; stop what runs beside and try again"
+            )
 
-    def _ask(self, delay_ns: int, plan: tuple[int, ...]) -> tuple[RawWait, int, int]:
-        """Let the partner publish after a delay and wait for it by a plan.
-
-        Returns the wait, the publish stamp, and what the partner's notify before this one cost.
-        """
+    def _ask(self, delay_ns: int, plan: tuple[int, ...]) -> tuple[RawWait, Message]:
+        """Let the partner publish after a delay, and wait for it by a plan."""
         self._n += 1
         self._requests.publish(self._n, 0, delay_ns.to_bytes(8, "little"))
         raw = self._replies.wait(plan)
-        message = self._replies.read()
-        return raw, message.published_ns, int.from_bytes(message.payload, "little")
+        return raw, self._replies.read()
 
-    def _work(self, mode: str, rest_ns: int, is_worker: bool) -> None:
-        """Time a piece of work right now, and again at once: the difference is the rest's doing."""
+    def _rest(
+        self, mode: str, rest_ns: int, is_worker: bool, plan: tuple[int, ...], delay_ns: int
+    ) -> tuple[RawWait, int, int] | None:
+        """Rest, then work at once.
+
+        Returns
+        -------
+        tuple or None
+            The wait, when it was published, and what waking us cost the partner; None if another
+            process took the core of either side meanwhile, since then the times are about that one.
+        """
         loop = self._loop
         if is_worker:
             prepare, work, finish = (
@@ -208,45 +246,53 @@ class _Rests:
             prepare, work, finish = (
                 loop.prepare_scheduler_work, loop.scheduler_work, loop.finish_scheduler_work
             )  # fmt: skip
+        # What the work needs is put in place before the rest, so that work alone follows it.
+        prepare()
+        queued_ns = run_queue_wait_ns()
+        raw, message = self._ask(delay_ns, plan)
         durations = []
+        # Again at once, and once more: the difference to the last is what the rest did.
         for _ in range(3):
             started_ns = time.monotonic_ns()
             work()
             durations.append(time.monotonic_ns() - started_ns)
             finish()
             prepare()
+        (loop.request_reader if is_worker else loop.reply_reader).read()  # the one left prepared
+        stolen_ns = run_queue_wait_ns() - queued_ns
+        about_last = self._ask(0, SPIN_PLAN)[1].payload
+        notify_ns = int.from_bytes(about_last[:8], "little")
+        stolen_ns += int.from_bytes(about_last[8:], "little")
+        if stolen_ns > _STOLEN_LIMIT_NS:
+            self.n_disturbed += 1
+            return None
         name = f"{'worker_' if is_worker else ''}slow_after_{mode}"
         self._samples.add(name, rest_ns, [durations[0] - durations[2]])
+        return raw, message.published_ns, notify_ns
 
-    def _rest(self, mode: str, rest_ns: int, i: int, plan: tuple[int, ...], delay_ns: int) -> (
-        tuple[RawWait, int]
-    ):  # fmt: skip
-        # What the work needs is put in place before the rest, so that work alone follows it.
-        is_worker = bool(i % 2)
-        loop = self._loop
-        (loop.prepare_worker_work if is_worker else loop.prepare_scheduler_work)()
-        raw, published_ns, _ = self._ask(delay_ns, plan)
-        self._work(mode, rest_ns, is_worker)
-        # _work leaves one message prepared; take it out again.
-        (loop.request_reader if is_worker else loop.reply_reader).read()
-        return raw, published_ns
+    def _spin(self, rest_ns: int, is_worker: bool) -> bool:
+        found = self._rest("spin", rest_ns, is_worker, SPIN_PLAN, rest_ns)
+        if found is not None:
+            raw, published_ns, _ = found
+            self._samples.add("spin_detection", 0, [max(0, raw.seen_ns - published_ns)])
+        return found is not None
 
-    def _spin(self, rest_ns: int, i: int) -> None:
-        raw, published_ns = self._rest("spin", rest_ns, i, SPIN_PLAN, rest_ns)
-        self._samples.add("spin_detection", 0, [max(0, raw.seen_ns - published_ns)])
+    def _park(self, rest_ns: int, is_worker: bool) -> bool:
+        found = self._rest("park", rest_ns, is_worker, _PARK_PLAN, rest_ns)
+        if found is None or not found[0].belled:
+            return False
+        raw, published_ns, notify_ns = found
+        self._samples.add("wake_latency", rest_ns, [raw.seen_ns - published_ns])
+        self._samples.add("park_cpu", rest_ns, [raw.cpu0_ns])
+        self._samples.add("notify_armed", rest_ns, [notify_ns])
+        return True
 
-    def _park(self, rest_ns: int, i: int) -> None:
-        raw, published_ns = self._rest("park", rest_ns, i, _PARK_PLAN, rest_ns)
-        if raw.belled:
-            self._samples.add("wake_latency", rest_ns, [raw.seen_ns - published_ns])
-            self._samples.add("park_cpu", rest_ns, [raw.cpu0_ns])
-            # The partner tells with its next message what this notify cost it.
-            notify_ns = self._ask(0, SPIN_PLAN)[2]
-            self._samples.add("notify_armed", rest_ns, [notify_ns])
-
-    def _doze(self, rest_ns: int, i: int) -> None:
+    def _doze(self, rest_ns: int, is_worker: bool) -> bool:
         plan = _doze_plan(rest_ns)
-        raw, _ = self._rest("doze", rest_ns, i, plan, rest_ns + _MEET_NS)
-        if raw.stage == 1:
-            self._samples.add("timer_overshoot", rest_ns, [raw.overshoot_ns])
-            self._samples.add("doze_cpu", rest_ns, [raw.cpu0_ns])
+        found = self._rest("doze", rest_ns, is_worker, plan, rest_ns + _MEET_NS)
+        if found is None or found[0].stage != 1:
+            return False
+        raw = found[0]
+        self._samples.add("timer_overshoot", rest_ns, [raw.overshoot_ns])
+        self._samples.add("doze_cpu", rest_ns, [raw.cpu0_ns])
+        return True

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from realrun.host import prepare_process
+from realrun.host import prepare_process, run_queue_wait_ns
 from realrun.layout import SegmentLayout
 from realrun.ring import LEAVE, RingReader, RingWriter, Stopped
 from realrun.segment import Segment
@@ -21,22 +21,29 @@ SPIN_PLAN: Final = (SPIN, FOREVER_NS, 0, *(PARK, FOREVER_NS, 0) * 3)
 
 
 def serve(segment: Segment) -> None:
-    """Answer every request after the delay it asks for, with the cost of the last notify."""
+    """Answer every request after the delay it asks for.
+
+    A reply tells about the one before it: what its notify cost, and how long this process had to
+    wait for a core meanwhile; 8 bytes each.
+    """
     requests = RingReader(segment, segment.layout.request, 0)
     replies = RingWriter(segment, segment.layout.reply)
-    notify_ns = 0
+    notify_ns = stolen_ns = 0
+    queued_ns = run_queue_wait_ns()
     while True:
         requests.wait(SPIN_PLAN)
         message = requests.read()
         if message.flags & LEAVE:
             return
         publish_at_ns = message.published_ns + int.from_bytes(message.payload, "little")
-        payload = notify_ns.to_bytes(8, "little")
+        payload = notify_ns.to_bytes(8, "little") + stolen_ns.to_bytes(8, "little")
         while time.monotonic_ns() < publish_at_ns:
             pass
         published_ns, n_armed = replies.publish(message.call_id, 0, payload)
         replies.notify(n_armed)
         notify_ns = time.monotonic_ns() - published_ns
+        before_ns, queued_ns = queued_ns, run_queue_wait_ns()
+        stolen_ns = queued_ns - before_ns
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Results as text: the benchmark block people know, the validation table, the verdict."""
 
 import math
+from typing import Final
 
 from rich import box
 from rich.table import Table
@@ -10,8 +11,8 @@ from shmsim.metrics import Quantiles, Summary
 from shmsim.units import MS, US
 
 #: What counts as a hit: TPOT within this share, CPU within this many cores.
-TPOT_MARGIN = 0.05
-CPU_MARGIN = 0.05
+TPOT_MARGIN: Final = 0.05
+CPU_MARGIN: Final = 0.05
 
 
 def benchmark_block(summary: Summary) -> str:
@@ -67,58 +68,70 @@ def validation_table(validation: Validation) -> Table:
     config = validation.config
     engine = config.engine
     table = Table(
-        title=f"model against machine: {engine.workers} worker(s), {engine.calls_per_step} call(s) "
-        f"per step, {engine.scheduling}, step {config.device.step_ns / MS:g} ms, "
-        f"{config.repeats} repeats; ± is half the range of the machine's repeats",
+        title=f"{engine.workers} worker(s), {engine.calls_per_step} call(s) per step, "
+        f"{engine.scheduling}, step {config.device.step_ns / MS:g} ms ± "
+        f"{100 * config.device.jitter:g} %; {config.repeats} repeats, ± is half their range",
         title_justify="left",
         title_style="",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
-    table.add_column("policy")
+    table.add_column("policy", overflow="fold")
+    table.add_column("")
     for label in (
-        "TPOT p50 ms\nmodel  machine",
-        "error",
-        "TPOT p99 ms\nmodel  machine",
-        "TTFT after idle ms\nmodel  machine",
-        "scheduler cores\nmodel  machine",
-        "worker cores\nmodel  machine",
-        "",
+        "TPOT p50\nms",
+        "TPOT p99\nms",
+        "TTFT idle\nms",
+        "scheduler\ncores",
+        "worker\ncores",
     ):
         table.add_column(label, justify="right")
     for name in validation.policy_names:
-        tpot = validation.compare(name, "tpot_p50_ns")
-        scheduler = validation.compare(name, "scheduler_cores")
-        worker = validation.compare(name, "worker_cores")
+        columns = [
+            (validation.compare(name, figure), unit)
+            for figure, unit in (
+                ("tpot_p50_ns", MS),
+                ("tpot_p99_ns", MS),
+                ("ttft_after_idle_p50_ns", MS),
+                ("scheduler_cores", 1),
+                ("worker_cores", 1),
+            )
+        ]
+        table.add_row(name, "predicted", *(_number_or_none(c.simulated, u) for c, u in columns))
+        measured = (
+            f"{_number_or_none(c.measured, u)} ±{_number_or_none(c.spread, u)}" for c, u in columns
+        )
+        table.add_row("", "measured", *measured)
         table.add_row(
-            name,
-            _pair(tpot, MS),
-            f"{100 * tpot.relative_error:+.1f} %",
-            _pair(validation.compare(name, "tpot_p99_ns"), MS),
-            _pair(validation.compare(name, "ttft_after_idle_p50_ns"), MS),
-            _pair(scheduler, 1),
-            _pair(worker, 1),
-            "hit" if is_hit(tpot, scheduler, worker) else "miss",
+            f"[green]{_HIT}[/]" if is_hit(validation, name) else f"[yellow]{_MISS}[/]",
+            "error",
+            *(_error(c, relative=u == MS) for c, u in columns),
+            end_section=True,
         )
     return table
 
 
-def is_hit(tpot: Comparison, scheduler: Comparison, worker: Comparison) -> bool:
+_HIT: Final = "within 5 %, 5 points"
+_MISS: Final = "off by more"
+
+
+def _number_or_none(value: float, unit: int) -> str:
+    return "none" if math.isnan(value) else f"{value / unit:.3f}"
+
+
+def _error(comparison: Comparison, *, relative: bool) -> str:
+    if math.isnan(comparison.measured) or math.isnan(comparison.simulated):
+        return ""
+    if relative:
+        return f"{100 * comparison.relative_error:+.1f} %"
+    return f"{100 * comparison.error:+.1f} pt"
+
+
+def is_hit(validation: Validation, policy: str) -> bool:
     """Whether a prediction is within 5 % on TPOT and 5 points on the CPU of each process."""
-    return (
-        abs(tpot.relative_error) <= TPOT_MARGIN
-        and abs(scheduler.error) <= CPU_MARGIN
-        and abs(worker.error) <= CPU_MARGIN
-    )
-
-
-def _pair(comparison: Comparison, unit: int) -> str:
-    if math.isnan(comparison.measured):
-        return "none"
-    digits = 3
-    return (
-        f"{comparison.simulated / unit:.{digits}f}  {comparison.measured / unit:.{digits}f}"
-        f" ±{comparison.spread / unit:.{digits}f}"
+    return abs(validation.compare(policy, "tpot_p50_ns").relative_error) <= TPOT_MARGIN and all(
+        abs(validation.compare(policy, figure).error) <= CPU_MARGIN
+        for figure in ("scheduler_cores", "worker_cores")
     )
 
 

@@ -119,14 +119,20 @@ def tune_command(
             )
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("policy")
-        for label in ("price (cores)", "TPOT mean ms", "against spin", "scheduler", "each worker"):
+        for label in (
+            "price\ncores",
+            "TPOT mean\nms",
+            "against\nspin",
+            "scheduler\ncores",
+            "worker\ncores",
+        ):
             table.add_column(label, justify="right")
         best = tuner.best()
         for trial, summary in sorted(
             zip(tuner.trials, summaries, strict=True), key=lambda pair: pair[0].cost
         ):
             table.add_row(
-                ("→ " if trial is best else "  ") + describe(trial.policy),
+                ("→ " if trial is best else "  ") + describe(trial.policy).replace(" ", "\u00a0"),
                 f"{trial.cost:.3f}",
                 f"{summary.tpot.mean / MS:.3f}",
                 f"{100 * (summary.tpot.mean / reference.tpot.mean - 1):+.2f} %",
@@ -220,14 +226,15 @@ def summary_table(summaries: list[tuple[str, Summary]]) -> Table:
 
 
 def describe(policy: WaitPolicy) -> str:
-    """Write a policy with its parameters as a person would."""
+    """Write a policy with its first parameter and those that are not as usual."""
     fields: dict[str, float] = policy._asdict()  # type: ignore[attr-defined]
+    usual: dict[str, float] = type(policy)()._asdict()  # type: ignore[attr-defined]
     shown = ", ".join(
         f"{name.removesuffix('_ns')} {_show(name, value)}"
-        for name, value in fields.items()
-        if name != "mean_wait_ns"
+        for index, (name, value) in enumerate(fields.items())
+        if index == 0 or value != usual[name]
     )
-    return f"{type(policy).__name__}({shown})"
+    return f"{type(policy).__name__} {shown}".rstrip()
 
 
 def _show(field: str, value: float) -> str:
