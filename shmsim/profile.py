@@ -234,16 +234,9 @@ class MachineProfile:
                 f"version {VERSION}; calibrate again"
             )
         try:
-            costs = {
-                name: Curve(
-                    curve["by"],
-                    tuple(float(p["x"]) for p in curve["points"]),
-                    tuple(_distribution(p) for p in curve["points"]),
-                )
-                for name, curve in content["costs"].items()
-            }
+            costs = {name: _curve(name, curve) for name, curve in content["costs"].items()}
             policy_costs = {
-                name: {what: _distribution(d) for what, d in both.items()}
+                name: {what: _distribution(both[what]) for what in ("plan", "after")}
                 for name, both in content["policy_costs"].items()
             }
             machine, measured_at = content["machine"], content["measured_at"]
@@ -253,6 +246,13 @@ class MachineProfile:
         if missing:
             raise ValueError(f"{path} lacks {', '.join(missing)}; calibrate again")
         return cls(costs, policy_costs, machine, measured_at)
+
+
+def _curve(name: str, content: dict[str, Any]) -> Curve:
+    xs = tuple(float(point["x"]) for point in content["points"])
+    if not xs or not all(a < b for a, b in pairwise(xs)):
+        raise ValueError(f"{name} needs points along ascending x, got {list(xs)}")
+    return Curve(content["by"], xs, tuple(_distribution(p) for p in content["points"]))
 
 
 def _distribution(content: dict[str, Any]) -> Distribution:
