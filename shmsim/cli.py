@@ -8,8 +8,9 @@ import typer
 from rich import box
 from rich.table import Table
 
+from shmsim.claims import read_claims
 from shmsim.config import NamedPolicy
-from shmsim.console import Bar, console, errors_explained, load_or_default, load_policies
+from shmsim.console import FAILURE, Bar, console, errors_explained, load_or_default, load_policies
 from shmsim.metrics import Summary, summarize
 from shmsim.policies import POLICIES, PRESETS
 from shmsim.policy_file import write_policy
@@ -167,6 +168,31 @@ def show_profile(
             print(json.dumps(medians, indent=1))  # noqa: T201 - for a machine, so not by rich
         else:
             console.print(profile_table(profile))
+
+
+@app.command("claims")
+def claims_command(
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of claims.")],
+) -> None:
+    """Print claims as one table; exit with 1 if one does not hold."""
+    with errors_explained():
+        claims = [claim for path in paths for claim in read_claims(path)]
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("claim", overflow="fold")
+        for label in ("value", "low to high", "bound", "n", ""):
+            table.add_column(label, justify="right")
+        for claim in claims:
+            table.add_row(
+                claim.id,
+                f"{claim.value:.4g} {claim.unit}",
+                f"{claim.low:.4g} to {claim.high:.4g}",
+                f"{claim.direction} {claim.bound:g}",
+                str(claim.n),
+                "holds" if claim.holds else "[red]fails[/]",
+            )
+        console.print(table)
+        if not all(claim.holds for claim in claims):
+            raise typer.Exit(FAILURE)
 
 
 def profile_table(profile: MachineProfile) -> Table:

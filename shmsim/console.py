@@ -24,6 +24,8 @@ def errors_explained() -> Iterator[None]:
     """Turn an expected error into one line on stderr and an exit code."""
     try:
         yield
+    except typer.Exit:  # a RuntimeError, yet no failure of ours
+        raise
     except ValueError as error:
         diagnostics.print(f"[red]error:[/] {_plain(error)}", soft_wrap=True)
         raise typer.Exit(MISUSE) from None
