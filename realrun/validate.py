@@ -127,6 +127,13 @@ class Validation:
         names = [p.name for p in self.config.policies]
         return [n for n in names if self.of("model", n) and self.of("machine", n)]
 
+    def table(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Every comparison as data: policy, figure, then simulated, measured and spread."""
+        return {
+            name: {figure: asdict(self.compare(name, figure)) for figure in FIGURES}
+            for name in self.policy_names
+        }
+
     def write(self, folder: Path) -> None:
         """Store every outcome as ``outcomes.parquet`` and the context as ``validation.json``."""
         rows = [
@@ -149,10 +156,7 @@ class Validation:
             "machine": machine_facts(),
             "profile_measured_at": self.profile.measured_at,
             "config": config_to_json(self.config),
-            "table": {
-                name: {figure: asdict(self.compare(name, figure)) for figure in FIGURES}
-                for name in self.policy_names
-            },
+            "table": self.table(),
         }
         (folder / "validation.json").write_text(json.dumps(content, indent=1) + "\n")
 

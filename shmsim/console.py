@@ -1,6 +1,7 @@
 """What both command lines share: progress on stderr, errors in one line, exit codes."""
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from shmsim.policy_file import read_policy
 MISUSE = 2
 FAILURE = 1
 INTERRUPTED = 130
+
+_SAY_EVERY_S = 5.0  # into a log, where a line cannot be redrawn
 
 console = Console(highlight=False)
 diagnostics = Console(stderr=True, highlight=False)
@@ -58,6 +61,7 @@ class Bar:
             transient=True,
         )
         self._task = self._progress.add_task("", total=1.0)
+        self._said_at = time.monotonic()
 
     def __enter__(self) -> "Bar":
         """Show the bar."""
@@ -71,8 +75,10 @@ class Bar:
     def show(self, label: str, share: float) -> None:
         """Say what is being done, and how much is: 0 to 1."""
         self._progress.update(self._task, description=label, completed=share)
-        self._progress.refresh()
-        if not diagnostics.is_terminal:
+        if diagnostics.is_terminal:
+            self._progress.refresh()
+        elif time.monotonic() - self._said_at > _SAY_EVERY_S:
+            self._said_at = time.monotonic()
             diagnostics.print(f"{100 * share:3.0f} % {label}")
 
 

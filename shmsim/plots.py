@@ -39,6 +39,35 @@ class FrontierPoint(NamedTuple):
     spread_tpot_ns: float = 0.0
 
 
+def frontier_points(
+    table: dict[str, dict[str, dict[str, float]]], n_workers: int
+) -> list[FrontierPoint]:
+    """Points of the frontier from the table of a validation.
+
+    Parameters
+    ----------
+    table
+        By policy and figure: ``simulated``, ``measured`` and ``spread``, as ``validation.json``
+        stores them.
+    n_workers
+        How many workers the cores of one worker stand for.
+    """
+    points = []
+    for name, figures in table.items():
+        tpot, scheduler, worker = (
+            figures[f] for f in ("tpot_p50_ns", "scheduler_cores", "worker_cores")
+        )
+        for world, key in (("machine", "measured"), ("model", "simulated")):
+            cores = scheduler[key] + n_workers * worker[key]
+            spread = scheduler["spread"] + n_workers * worker["spread"], tpot["spread"]
+            points.append(
+                FrontierPoint(
+                    name, world, cores, tpot[key], *(spread if world == "machine" else (0.0, 0.0))
+                )
+            )
+    return points
+
+
 def frontier(points: Sequence[FrontierPoint], title: str = "") -> Figure:
     """Draw CPU against time per output token, policies by colour and worlds by marker.
 

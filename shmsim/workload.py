@@ -7,7 +7,7 @@ p50/p95 1020/4083, output tokens 129/451.
 
 import csv
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TextIO
 
 import numpy as np
 
@@ -150,12 +150,12 @@ def read_trace(
     Raises
     ------
     ValueError
-        If a column is missing, a time is unreadable or earlier than the row before, a token count
+        If the file cannot be read, a column is missing, a time is unreadable or earlier than the row before, a token count
         is not a whole number of at least 1, or the window is empty. Names the line.
     """
     requests: list[Request] = []
     first_ns = previous_ns = None
-    with path.open(newline="", encoding="utf-8-sig") as file:
+    with _open(path) as file:
         reader = csv.DictReader(file)
         missing = [name for name in _TRACE_COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
@@ -191,6 +191,13 @@ def read_trace(
             + ("" if duration_ns is None else f" and lasts {duration_ns / S:g} s")
         )
     return Workload(tuple(requests))
+
+
+def _open(path: Path) -> TextIO:
+    try:
+        return path.open(newline="", encoding="utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"cannot read trace {path}: {error.strerror}") from None
 
 
 def _timestamp_ns(text: str | None, where: str) -> int:
