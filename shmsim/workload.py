@@ -6,8 +6,9 @@ p50/p95 1020/4083, output tokens 129/451.
 """
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, TextIO
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -150,41 +151,22 @@ def read_trace(
     Raises
     ------
     ValueError
-        If the file cannot be read, a column is missing, a time is unreadable or earlier than the row before, a token count
-        is not a whole number of at least 1, or the window is empty. Names the line.
+        If the file cannot be read, a column is missing, a time is unreadable or earlier than the
+        row before, a token count is not a whole number of at least 1, or the window is empty.
+        Names the line.
     """
     requests: list[Request] = []
-    first_ns = previous_ns = None
-    with _open(path) as file:
-        reader = csv.DictReader(file)
-        missing = [name for name in _TRACE_COLUMNS if name not in (reader.fieldnames or ())]
-        if missing:
-            raise ValueError(
-                f"{path}: column {', '.join(missing)} is missing; a trace has the columns "
-                f"{', '.join(_TRACE_COLUMNS)}, this file has "
-                f"{', '.join(reader.fieldnames or ['none'])}"
-            )
-        for row in reader:
-            where = f"{path}, line {reader.line_num}"
-            now_ns = _timestamp_ns(row["TIMESTAMP"], where)
-            if first_ns is None or previous_ns is None:
-                first_ns = previous_ns = now_ns
-            if now_ns < previous_ns:
-                raise ValueError(
-                    f"{where}: TIMESTAMP {row['TIMESTAMP']} is earlier than the row before; "
-                    "sort the trace by time"
-                )
-            previous_ns = now_ns
-            offset_ns = now_ns - first_ns - start_ns
-            prompt = _tokens(row, "ContextTokens", where)
-            output = _tokens(row, "GeneratedTokens", where)
-            if offset_ns < 0:
-                continue
-            if duration_ns is not None and offset_ns >= duration_ns:
-                break
-            requests.append(Request(round(offset_ns / speed), prompt, output))
-            if max_requests is not None and len(requests) == max_requests:
-                break
+    first_ns: int | None = None
+    for now_ns, prompt, output in _trace_rows(path):
+        first_ns = now_ns if first_ns is None else first_ns
+        offset_ns = now_ns - first_ns - start_ns
+        if offset_ns < 0:
+            continue
+        if duration_ns is not None and offset_ns >= duration_ns:
+            break
+        requests.append(Request(round(offset_ns / speed), prompt, output))
+        if max_requests is not None and len(requests) == max_requests:
+            break
     if not requests:
         raise ValueError(
             f"{path}: no request in the window that starts {start_ns / S:g} s after the first row"
@@ -193,11 +175,34 @@ def read_trace(
     return Workload(tuple(requests))
 
 
-def _open(path: Path) -> TextIO:
+def _trace_rows(path: Path) -> Iterator[tuple[int, int, int]]:
+    """Time, prompt tokens and output tokens of each row, checked."""
+    previous_ns = None
     try:
-        return path.open(newline="", encoding="utf-8-sig")
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            found = reader.fieldnames or ()
+            missing = [name for name in _TRACE_COLUMNS if name not in found]
+            if missing:
+                raise ValueError(
+                    f"{path}: column {', '.join(missing)} is missing; a trace has the columns "
+                    f"{', '.join(_TRACE_COLUMNS)}, this file has {', '.join(found) or 'none'}"
+                )
+            for row in reader:
+                where = f"{path}, line {reader.line_num}"
+                now_ns = _timestamp_ns(row["TIMESTAMP"], where)
+                if previous_ns is not None and now_ns < previous_ns:
+                    raise ValueError(
+                        f"{where}: TIMESTAMP {row['TIMESTAMP']} is earlier than the row before; "
+                        "sort the trace by time"
+                    )
+                previous_ns = now_ns
+                prompt = _tokens(row, "ContextTokens", where)
+                yield now_ns, prompt, _tokens(row, "GeneratedTokens", where)
     except OSError as error:
         raise ValueError(f"cannot read trace {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from None
 
 
 def _timestamp_ns(text: str | None, where: str) -> int:
