@@ -1,0 +1,42 @@
+"""What importing a module loads; `lint-imports` checks the arrows between modules."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def loaded_by(module):
+    """Names of the top-level packages in memory once a fresh interpreter has imported a module."""
+    code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+ENGINES = {"simpy", "numba", "zmq", "torch"}
+HEAVY = {"numpy", "scipy", "pyarrow", "matplotlib", "typer", "rich"}
+
+
+@pytest.mark.parametrize("module", ["units", "wait", "policies", "tuner"])
+def test_the_pure_core_loads_no_engine_and_no_library(module):
+    loaded = loaded_by(f"shmsim.{module}")
+    assert "shmsim" in loaded
+    assert not loaded & (ENGINES | HEAVY | {"realrun"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "module", ["workload", "batching", "message", "records", "metrics", "theory", "profile"]
+)
+def test_the_core_loads_no_engine_and_does_not_know_the_machine(module):
+    assert not loaded_by(f"shmsim.{module}") & (ENGINES | {"realrun"})
+
+
+@pytest.mark.slow
+def test_the_model_runs_without_the_compiler():
+    assert not loaded_by("shmsim.sim.loop") & {"numba", "zmq", "torch", "realrun"}
+
+
+@pytest.mark.slow
+def test_only_the_compiler_loads_numba():
+    assert "numba" in loaded_by("shmsim.sim.compiled")

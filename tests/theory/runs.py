@@ -1,0 +1,43 @@
+"""Short runs of the model on the toy profile."""
+
+from shmsim.config import EngineConfig
+from shmsim.sim.loop import StepLoop
+from shmsim.steptime import StepTime
+from shmsim.tape import Tape
+from shmsim.units import MS
+from shmsim.workload import Request, Workload
+from tests.toy import toy_profile
+
+#: Whatever makes another way of waiting dearer than spinning.
+FREE = dict.fromkeys(("wake_latency", "park_cpu", "doze_cpu", "notify_armed", "timer_overshoot"), 0)
+
+
+def one_request(n_output):
+    """A single request, so that every step after the first decodes one sequence."""
+    return Workload((Request(0, 10, n_output),), 1)
+
+
+def run(
+    policy,
+    workload,
+    *,
+    profile=None,
+    step_time=StepTime(2 * MS),  # noqa: B008 - immutable
+    workers=1,
+    calls=1,
+    scheduling="sync",
+    max_sequences=64,
+    max_batched_tokens=2048,
+    seed=1,
+    replication=0,
+):
+    """Records of one run of the model."""
+    engine = EngineConfig(workers, calls, scheduling, max_sequences, max_batched_tokens)
+    tape = Tape(seed, replication)
+    profile = profile or toy_profile()
+    return StepLoop(profile, engine, step_time, workload, policy, tape, 10.0).run()
+
+
+def token_times(records):
+    """When every token of every request left, by request."""
+    return [request.token_ns for request in records.requests]
