@@ -371,6 +371,8 @@ class StepLoop:
                 in_flight.append((yield from self._send(carried_ns, len(in_flight) == depth - 1)))
                 carried_ns = 0
             if in_flight:
+                if carried_ns:  # nothing was left to send
+                    yield actor.busy(carried_ns)
                 carried_ns = yield from self._await_reply(*in_flight.popleft())
             else:
                 yield actor.busy(carried_ns)

@@ -133,10 +133,11 @@ def test_a_grace_shorter_than_the_step_pays_for_the_spin_and_the_wake_up():
     assert step_gaps(records) == {AROUND_NS + 2 * MS + C["wake_latency"]}
 
 
+@pytest.mark.parametrize("scheduling", ["sync", "async"])
 @pytest.mark.parametrize("policy", [BusySpin(), Park(), GraceThenPark(500 * US)])
-def test_cpu_time_of_a_process_is_its_work_and_its_waits(policy):
+def test_cpu_time_of_a_process_is_its_waits_and_its_work_done_once_a_step(policy, scheduling):
     n = 20
-    records = run(policy, one_request(n))
+    records = run(policy, one_request(n), scheduling=scheduling)
     scheduler, worker = records.processes
     waited = {
         site: sum(w.cpu_ns for w in records.waits if w.site == site)
