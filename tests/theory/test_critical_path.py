@@ -149,7 +149,8 @@ def test_cpu_time_of_a_process_is_its_waits_and_its_work_done_once_a_step(policy
     )
     assert worker.cpu_ns == waited[WORKER_RECV] + n * (LAUNCH_NS + REPLY_NS) + notify_ns[1]
     assert scheduler.cpu_ns <= scheduler.wall_ns
-    assert worker.cpu_ns <= worker.wall_ns
+    if scheduling == "sync":  # else its reply thread works beside its main thread
+        assert worker.cpu_ns <= worker.wall_ns
 
 
 def test_every_publication_either_rings_or_finds_nobody_armed():
