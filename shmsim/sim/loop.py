@@ -373,6 +373,7 @@ class StepLoop:
             if in_flight:
                 if carried_ns:  # nothing was left to send
                     yield actor.busy(carried_ns)
+                yield from actor.learn()
                 carried_ns = yield from self._await_reply(*in_flight.popleft())
             else:
                 yield actor.busy(carried_ns)

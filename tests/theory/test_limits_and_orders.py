@@ -1,6 +1,7 @@
 """Limiting cases, order, conservation and repeatability of whole runs."""
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from shmsim.profile import Curve, Distribution
 from shmsim.steptime import StepTime
 from shmsim.tape import Tape
 from shmsim.units import FOREVER_NS, MS, US, S
+from shmsim.wait import SPIN, only
 from shmsim.workload import Lengths, Request, Workload, closed_loop, open_loop
 from tests.theory.runs import FREE, one_request, run, token_times
 from tests.toy import TOY_COSTS_NS, toy_profile
@@ -210,6 +212,33 @@ def test_nothing_happens_before_its_cause_and_every_token_comes_from_a_step(draw
         assert sum(w.cpu_ns for w in waits) <= process.cpu_ns
         if engine["scheduling"] == "sync":
             assert process.cpu_ns <= process.wall_ns
+
+
+class Diary(NamedTuple):
+    """Notes every wait it learns from, by the random number of that wait."""
+
+    learnt: list
+
+    def plan(self, ctx):
+        return only(SPIN)
+
+    def after(self, ctx, outcome):
+        self.learnt.append(ctx.uniform)
+        return self
+
+
+@given(any_runs())
+def test_a_policy_learns_once_from_every_wait_but_the_last_of_each_process(drawn):
+    _, workload, engine = drawn
+    diary = Diary([])
+    records = run(diary, workload, step_time=JITTERY, **engine)
+    tape = Tape(engine["seed"])
+    expected = []
+    for process in records.processes:
+        n_waits = sum(w.process == process.process for w in records.waits)
+        numbers = tape.uniform(process.process, "policy")
+        expected += [numbers.at(i) for i in range(n_waits - 1)]
+    assert sorted(diary.learnt) == sorted(expected)
 
 
 @given(any_runs())
