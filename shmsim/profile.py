@@ -20,6 +20,7 @@ from shmsim.wait import WaitCosts
 
 FORMAT: Final = "shmsim-profile"
 VERSION: Final = 1
+DEAREST_POLICY: Final = "WakeAhead"
 #: Every percent, and every tenth of the last: between the 99th percentile and the greatest of some
 #: hundred values a straight line would promise ten times too many outliers.
 QUANTILE_GRID: Final = (*(i / 100 for i in range(100)), *(0.99 + i / 1000 for i in range(1, 11)))
@@ -181,6 +182,10 @@ class MachineProfile:
             delay_price,
         )
 
+    def costs_of_policy(self, name: str) -> dict[str, Distribution]:
+        """``"plan"`` and ``"after"`` of a policy class; of one not measured, the dearest's."""
+        return self.policy_costs.get(name) or self.policy_costs[DEAREST_POLICY]
+
     def write(self, path: Path) -> None:
         """Store as JSON."""
         content = {
@@ -243,6 +248,8 @@ class MachineProfile:
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{path} is damaged: {error!r}; calibrate again") from None
         missing = [n for n, (by, _) in COSTS.items() if by != "policy" and not costs.get(n)]
+        # A policy that is not in the library costs what the dearest one in it does.
+        missing += [f"the costs of policy {p}" for p in (DEAREST_POLICY,) if p not in policy_costs]
         if missing:
             raise ValueError(f"{path} lacks {', '.join(missing)}; calibrate again")
         return cls(costs, policy_costs, machine, measured_at)

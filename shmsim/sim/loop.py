@@ -123,8 +123,7 @@ class _Actor:
         self.draws = Draws(loop.profile, loop.tape, name)
         self.uniform = loop.tape.uniform(name, "policy")
         self.policies = [loop.policy, loop.policy]
-        policy_costs = loop.profile.policy_costs
-        self.policy_cost = policy_costs.get(type(loop.policy).__name__) or policy_costs["WakeAhead"]
+        self.policy_cost = loop.profile.costs_of_policy(type(loop.policy).__name__)
         self.plan_noise = loop.tape.uniform(name, "plan")
         self.after_noise = loop.tape.uniform(name, "after")
         self.cpu_ns = 0
