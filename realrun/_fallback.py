@@ -111,8 +111,11 @@ class _Wait:
     def arrived(self) -> bool:
         return _load(self.segment, self.head_at) != self.seen
 
+    def stopped(self) -> bool:
+        return _load(self.segment, self.stop_at) != 0
+
     def over(self) -> bool:
-        return self.arrived() or _load(self.segment, self.stop_at) != 0
+        return self.arrived() or self.stopped()
 
     def look_repeatedly(self, kind: int, deadline_ns: int) -> bool:
         while not self.over():
@@ -209,11 +212,13 @@ def wait(
     cpu_before_ns = time.thread_time_ns()
     started_ns = time.monotonic_ns()
     seen_ns = started_ns
-    index = 0
+    index, how = 0, ENDED
     for index in range(MAX_STAGES):
         kind, until_ns, period_ns = plan[3 * index : 3 * index + 3]
         deadline_ns = FOREVER_NS if until_ns >= FOREVER_NS else started_ns + until_ns
         is_over = w.stage(kind, deadline_ns, period_ns)
+        # The last look comes before the clock is read: nothing is seen before it was published.
+        how = SEEN if w.arrived() else STOPPED if w.stopped() else ENDED
         seen_ns = time.monotonic_ns()
         cpu_after_ns = time.thread_time_ns()
         cpu_ns[index] += cpu_after_ns - cpu_before_ns
@@ -221,6 +226,4 @@ def wait(
         if is_over:
             break
     preempted = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - preempted
-    ended = STOPPED if w.over() else ENDED
-    over = SEEN if w.arrived() else ended
-    return (over, started_ns, seen_ns, index, *cpu_ns, w.overshoot_ns, int(w.belled), preempted)
+    return (how, started_ns, seen_ns, index, *cpu_ns, w.overshoot_ns, int(w.belled), preempted)

@@ -187,8 +187,8 @@ static int sleep_on_bell(Wait *w, int64_t deadline_ns, int64_t period_ns)
 static int carry_out(Wait *w, int64_t stages[N_STAGES][3])
 {
     int64_t cpu_before_ns = cpu_ns();
-    w->started_ns = now_ns();
-    int over = 0;
+    w->started_ns = w->seen_ns = now_ns();
+    int over = 0, how = ENDED;
     for (w->stage = 0; !over && w->stage < N_STAGES; w->stage++) {
         int64_t kind = stages[w->stage][0], until_ns = stages[w->stage][1];
         int64_t period_ns = stages[w->stage][2];
@@ -205,13 +205,15 @@ static int carry_out(Wait *w, int64_t stages[N_STAGES][3])
             over = poll_slowly(w, deadline_ns, period_ns);
         else
             over = sleep_on_bell(w, deadline_ns, period_ns);
+        /* The last look comes before the clock is read: nothing is seen before it was published. */
+        how = arrived(w) ? SEEN : stopped(w) ? STOPPED : ENDED;
         w->seen_ns = now_ns();
         int64_t cpu_after_ns = cpu_ns();
         w->stage_cpu_ns[w->stage] += cpu_after_ns - cpu_before_ns;
         cpu_before_ns = cpu_after_ns;
     }
     w->stage--;
-    return arrived(w) ? SEEN : stopped(w) ? STOPPED : ENDED;
+    return how;
 }
 
 static long involuntary_switches(void)

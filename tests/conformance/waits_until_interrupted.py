@@ -4,6 +4,7 @@
 """
 
 import sys
+from functools import partial
 from importlib import import_module
 
 from realrun.layout import ARMED, STOP_AT, SegmentLayout
@@ -19,9 +20,10 @@ with Segment.create(SegmentLayout(1)) as segment:
     for kind, name in enumerate(KIND_NAMES):
         period_ns = 1000 * S if kind == POLL else 0
         plan = (kind, FOREVER_NS, period_ns, *(PARK, FOREVER_NS, 0) * 3)
+        say = partial(print, name, flush=True)
         try:
-            print(name, "begins", flush=True)
+            say("begins")
             wait(segment.memory, *words, plan)
-            print(name, "ended by itself", flush=True)
+            say("ended by itself")
         except KeyboardInterrupt:
-            print(name, "interrupted", flush=True)
+            say("interrupted")
