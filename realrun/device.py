@@ -24,6 +24,7 @@ class Launched:
     """A step on its way."""
 
     serial: int
+    launched_ns: int  # by this worker
     duration_ns: int
 
 
@@ -69,14 +70,15 @@ class EchoDevice:
         cell_at = self._board.cell_at(self._serial, self._rank)
         # The stamp first: whoever sees the serial finds it. x86 and the extension's next fence
         # keep the order; readers take the maximum over workers and look again if it is absent.
-        self._segment.store(cell_at + 8, time.monotonic_ns())
+        launched_ns = time.monotonic_ns()
+        self._segment.store(cell_at + 8, launched_ns)
         self._segment.store(cell_at, self._serial)
         duration_ns = self._step_time.draw_ns(
             call.n_decode, call.n_prefill_tokens, self._noise.at(call.step)
         )
         if is_warm_up:
             duration_ns = min(duration_ns, _WARM_UP_STEP_NS)
-        return Launched(self._serial, duration_ns)
+        return Launched(self._serial, launched_ns, duration_ns)
 
     def wait(self, step: Launched) -> tuple[int, int]:
         """Wait until a step is done; steps must be waited for in order.
@@ -92,15 +94,17 @@ class EchoDevice:
             If the run was stopped meanwhile.
         """
         cpu_ns = time.thread_time_ns()
-        own_ns = self._segment.load(self._board.cell_at(step.serial, self._rank) + 8)
+        launched_ns = step.launched_ns
         # Nobody can be done before this; the others' launches are nearly always there by then.
-        self._meet(max(own_ns, self._last_done_ns) + step.duration_ns)
-        launched_ns = own_ns
+        self._meet(max(launched_ns, self._last_done_ns) + step.duration_ns)
         for worker in range(self._board.n_workers):
             cell_at = self._board.cell_at(step.serial, worker)
-            while self._segment.load(cell_at) != step.serial:
+            while (found := self._segment.load(cell_at)) < step.serial:
                 self._meet(time.monotonic_ns() + _LOOK_AGAIN_NS)
-            launched_ns = max(launched_ns, self._segment.load(cell_at + 8))
+            # A thread that comes too late finds a later step here, and its own is over long since.
+            # Only a rank that does not reply can: the others launch once the output rank replied.
+            if found == step.serial:
+                launched_ns = max(launched_ns, self._segment.load(cell_at + 8))
         done_ns = max(launched_ns, self._last_done_ns) + step.duration_ns
         self._meet(done_ns)
         self._last_done_ns = done_ns

@@ -98,7 +98,7 @@ class BoardLayout:
 
     at: int
     n_workers: int
-    n_rows: int = 8  # steps in flight at once are far fewer
+    n_rows: int = 64  # steps in flight at once are far fewer, a late thread aside
 
     def cell_at(self, serial: int, worker: int) -> int:
         """The line with (serial, launched_ns) of one worker."""
