@@ -2,13 +2,15 @@
 
 A segment is a file in /dev/shm named after its owner, ``shmsim-PID-STARTTIME-N``. Its owner
 unlinks it as soon as every worker has attached, so that even SIGKILL of the whole group leaves
-nothing; what a kill before that leaves, the next start reaps, telling a dead owner by process id
-and start time.
+nothing; what a kill before that leaves, and the temporary folder of a killed launcher, the next
+start reaps, telling a dead owner by process id and start time.
 """
 
 import contextlib
 import mmap
 import os
+import shutil
+import tempfile
 from itertools import count
 from pathlib import Path
 from typing import Final, Self
@@ -45,7 +47,7 @@ class Segment:
             If /dev/shm has no room: reserving up front turns a later SIGBUS into this error.
         """
         reap_abandoned()
-        path = SHM / f"{_PREFIX}{os.getpid()}-{_start_time(os.getpid())}-{next(_numbers)}"
+        path = SHM / f"{owner_prefix()}{next(_numbers)}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             # Pages of tmpfs appear on first touch; without this a full /dev/shm kills the toucher.
@@ -120,18 +122,23 @@ class Segment:
         self.close()
 
 
+def owner_prefix() -> str:
+    """How the names of whatever this process must remove begin."""
+    return f"{_PREFIX}{os.getpid()}-{_start_time(os.getpid())}-"
+
+
 def reap_abandoned() -> list[Path]:
-    """Remove segments whose owner is dead; returns what was removed."""
+    """Remove segments and temporary folders whose owner is dead; returns what was removed."""
     reaped = []
-    for path in SHM.glob(f"{_PREFIX}*"):
-        try:
-            pid, start_time, _ = map(int, path.name.removeprefix(_PREFIX).split("-"))
-        except ValueError:
-            continue
-        if _start_time(pid) != start_time:
-            with contextlib.suppress(OSError):
-                path.unlink()
-                reaped.append(path)
+    for folder in (SHM, Path(tempfile.gettempdir())):
+        for path in folder.glob(f"{_PREFIX}*-*-*"):
+            pid, start_time, _ = path.name.removeprefix(_PREFIX).split("-", 2)
+            if not (pid.isdecimal() and start_time.isdecimal()):
+                continue
+            if _start_time(int(pid)) != int(start_time):
+                with contextlib.suppress(OSError):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                    reaped.append(path)
     return reaped
 
 
