@@ -4,6 +4,8 @@ Twin of ``StepLoop._worker`` in shmsim/sim/loop.py.
 """
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 
 from realrun.accounting import Accounting
@@ -57,7 +59,7 @@ class Worker:
             spec.costs,
             tape.uniform(self._name, "policy"),
         )
-        self._launched: SimpleQueue[tuple[Launched, CallOne] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._steps: list[StepRow] = []
 
     def run(self) -> RunRecords:
@@ -67,7 +69,7 @@ class Worker:
             thread.start()
         accounting = self._receive_until_leave()
         if self._is_async:
-            self._launched.put(None)
+            self._jobs.put(None)
             thread.join()
         process = accounting.row(
             self._device.emulation_cpu_ns, self._writer.n_notified, self._writer.n_elided
@@ -89,9 +91,7 @@ class Worker:
                 return accounting
             if message.flags & START:
                 waiter.reset()
-                self._steps = []
-                self._writer.n_notified = self._writer.n_elided = 0
-                device.emulation_cpu_ns = 0
+                self._when_done(self._start_records)
                 accounting = Accounting(self._name)
                 known = Known(0, True, 0, 0, 0)
                 continue
@@ -105,12 +105,22 @@ class Worker:
                 waiter.learn()
                 second, _ = waiter.wait(1, known)
                 decode_second_call(second.payload)
-            if self._is_async:
-                self._launched.put((launched, call))
-            else:
-                self._finish(launched, call)
+            self._when_done(partial(self._finish, launched, call))
             waiter.learn()
             known = known._replace(step=call.step + 1, pending=pending)
+
+    def _when_done(self, job: Callable[[], None]) -> None:
+        """Do something behind all steps launched so far: here, or async on the reply thread."""
+        if self._is_async:
+            self._jobs.put(job)
+        else:
+            job()
+
+    def _start_records(self) -> None:
+        """Forget the warm-up."""
+        self._steps = []
+        self._writer.n_notified = self._writer.n_elided = 0
+        self._device.emulation_cpu_ns = 0
 
     def _finish(self, launched: Launched, call: CallOne) -> None:
         """Wait for the device and, from the output rank, reply."""
@@ -138,8 +148,8 @@ class Worker:
     def _reply_thread(self) -> None:
         """What vLLM's async output thread does: wait for the device beside the main thread."""
         exact_timers()
-        while (item := self._launched.get()) is not None:
+        while (job := self._jobs.get()) is not None:
             try:
-                self._finish(*item)
+                job()
             except Stopped:
                 return
