@@ -5,9 +5,11 @@ PROCESS is 0 for the scheduler and 1 + r for the worker of rank r.
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 from realrun.host import prepare_process
+from realrun.layout import OWNER_PID_AT
 from realrun.ring import Stopped
 from realrun.scheduler import Scheduler
 from realrun.segment import Segment
@@ -18,19 +20,31 @@ from realrun.worker import Worker
 def main() -> None:
     """Attach, report ready, run, store the records."""
     prepare_process()
+    threading.excepthook = _end_process
     process = int(sys.argv[1])
     spec_path, segment_path, out = map(Path, sys.argv[2:5])
     spec = RunSpec.read(spec_path)
     if spec.cores:
         os.sched_setaffinity(0, {spec.cores[process]})
-    with Segment.attach(segment_path, spec.layout) as segment:
-        actor = Scheduler(segment, spec) if process == 0 else Worker(segment, spec, process - 1)
-        segment.store(spec.layout.ready_at(process), 1)
-        try:
-            records = actor.run()
-        except Stopped:
-            return
-        records.write(out)
+    # It stays mapped until the process ends: a reply thread may still be at work in it, and its
+    # complaint would hide the error that ends the main thread.
+    segment = Segment.attach(segment_path, spec.layout)
+    if segment.load(OWNER_PID_AT) != os.getppid():
+        sys.exit("the launcher died before this process could ask to die with it")
+    actor = Scheduler(segment, spec) if process == 0 else Worker(segment, spec, process - 1)
+    segment.store(spec.layout.ready_at(process), 1)
+    try:
+        records = actor.run()
+    except Stopped:
+        return
+    records.write(out)
+
+
+def _end_process(args: threading.ExceptHookArgs) -> None:
+    """End the process with its reply thread: without it a reply would be awaited for ever."""
+    sys.__excepthook__(args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from realrun.host import machine_facts, usable_cores
-from realrun.layout import STOP_AT
+from realrun.layout import CALL_ID, FLAGS, STOP_AT
 from realrun.native import wake
-from realrun.segment import Segment
+from realrun.ring import WARM_UP
+from realrun.segment import Segment, owner_prefix
 from realrun.spec import RunSpec, policy_to_json
 from shmsim.config import RunConfig
 from shmsim.profile import MachineProfile
@@ -29,7 +30,7 @@ from shmsim.wait import WaitPolicy
 _LOOK_EVERY_S: Final = 0.02
 _START_LIMIT_S: Final = 60.0
 _STALL_LIMIT_S: Final = 30.0  # beyond the longest step and the longest idle period
-_GRACE_S: Final = 2.0
+_GRACE_S: Final = 0.5  # who is told to stop has nothing left to save
 
 #: Called with the number of steps so far.
 Progress = Callable[[int], None]
@@ -75,7 +76,7 @@ def run_once(spec: RunSpec, progress: Progress | None = None) -> RunRecords:
     """
     policy_to_json(spec.policy)  # refuse early what no child could import
     with (
-        tempfile.TemporaryDirectory(prefix="shmsim-") as folder,
+        tempfile.TemporaryDirectory(prefix=owner_prefix()) as folder,
         Segment.create(spec.layout) as segment,
     ):
         with _children(spec, segment, Path(folder)) as children:
@@ -131,13 +132,16 @@ def _children(spec: RunSpec, segment: Segment, folder: Path) -> Iterator[list[_C
 def _stop(children: list[_Child], segment: Segment) -> None:
     """Ask whoever still runs to leave, then make them."""
     segment.store(STOP_AT, 1)
-    for ring in (segment.layout.request, segment.layout.reply):
-        wake(segment.memory, ring.head_at)
     deadline = time.monotonic() + _GRACE_S
-    for child in children:
-        try:
-            child.popen.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+    try:
+        while any(c.popen.poll() is None for c in children) and time.monotonic() < deadline:
+            # Again and again: before a sleep the kernel compares the head, not the stop word, so
+            # a wake between the last look and the sleep is lost (tests/protocol).
+            for ring in (segment.layout.request, segment.layout.reply):
+                wake(segment.memory, ring.head_at)
+            time.sleep(_LOOK_EVERY_S / 4)
+    finally:
+        for child in children:
             child.popen.kill()
             child.popen.wait()
 
@@ -154,7 +158,7 @@ def _watch(
         for child in children:
             failure = child.failure()
             if failure is not None:
-                raise RunFailed(f"{failure} at step {_step(head, spec)}; the run was stopped")
+                raise RunFailed(f"{failure} at step {_step(segment)}; the run was stopped")
         now = time.monotonic()
         if named and all(segment.load(child.ready_at) for child in children):
             segment.unlink()  # everybody has it mapped: from here on nothing can be left behind
@@ -166,11 +170,11 @@ def _watch(
         if found != head:
             head, moved = found, now
             if progress is not None:
-                progress(_step(head, spec))
+                progress(_step(segment))
         # An idle engine does not move either; only a stall while a reply is owed is a failure.
         elif not named and now - moved > _STALL_LIMIT_S + longest_step_s and _owes(segment, spec):
             raise RunFailed(
-                f"nothing moved for {now - moved:.0f} s at step {_step(head, spec)}: "
+                f"nothing moved for {now - moved:.0f} s at step {_step(segment)}: "
                 "a reply is outstanding and nobody sends it"
             )
         time.sleep(_LOOK_EVERY_S)
@@ -180,8 +184,11 @@ def _watch(
             raise RunFailed(f"{failure}; the run was stopped")
 
 
-def _step(head: int, spec: RunSpec) -> int:
-    return head // spec.engine.calls_per_step
+def _step(segment: Segment) -> int:
+    """Step of the newest call; 0 during the warm-up."""
+    ring = segment.layout.request
+    slot_at = ring.slot_at(segment.load(ring.head_at))
+    return 0 if segment.load(slot_at + FLAGS) & WARM_UP else segment.load(slot_at + CALL_ID) // 2
 
 
 def _owes(segment: Segment, spec: RunSpec) -> bool:

@@ -75,7 +75,7 @@ class Scheduler:
         batcher = self._serve(self._workload)
         self._waiter.learn()
         process = accounting.row(0, self._writer.n_notified, self._writer.n_elided)
-        self._publish(0, LEAVE, b"")
+        self._publish(2 * len(self._steps), LEAVE, b"")
         rows = self._waiter.rows_since(self._origin_ns)
         return RunRecords(self._steps, rows, batcher.request_rows(), [process])
 
@@ -95,6 +95,7 @@ class Scheduler:
             while batcher.has_work and len(in_flight) < depth:
                 in_flight.append(self._send(batcher, len(in_flight) == depth - 1))
             if in_flight:
+                self._waiter.learn()  # where nothing was left to send
                 self._await_reply(batcher, *in_flight.popleft())
             else:
                 # vLLM's engine core blocks on a queue here, fed by the API server.
