@@ -1,4 +1,4 @@
-"""Launches a long run, and tells who its children are once it is under way.
+"""Launches a run of a minute, and tells who its children are once it is under way.
 
 ``python launches.py during|starting``: with ``starting`` it tells at once, and watches nobody.
 """
@@ -30,4 +30,6 @@ def progress(step: int) -> None:
 
 if sys.argv[1] == "starting":
     realrun.run._watch = lambda *_: (tell(), time.sleep(60))
-realrun.run.run_once(spec(config(workers=2, output_p50=1000, output_p95=1000)), progress)
+realrun.run.run_once(
+    spec(config(workers=2, requests=200, output_p50=1000, output_p95=1000)), progress
+)

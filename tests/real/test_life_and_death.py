@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import realrun.run
 from realrun.run import RunFailed, run_once
 from realrun.segment import SHM, reap_abandoned
 from shmsim.policies import GraceThenPoll, Park, WakeAhead
@@ -89,6 +90,13 @@ def test_a_process_that_hears_nothing_for_seconds_does_not_delay_the_news():
         run_once(spec(config(2, step_ns=8 * S)))
     assert time.monotonic() - killer.killed_at < 1.0
     thread.join()
+
+
+@pytest.mark.parametrize("process", range(3), ids=NAMES)
+def test_who_sleeps_for_ever_leaves_by_itself_when_told_to(monkeypatch, process):
+    monkeypatch.setattr(realrun.run, "_GRACE_S", 1e9)  # nobody is made to
+    with pytest.raises(RunFailed):
+        run_once(spec(config(2, **LONG), Park()), Killer(process))
 
 
 @pytest.fixture
