@@ -363,21 +363,15 @@ class StepLoop:
         actor, batcher = self.scheduler, self.batcher
         in_flight: deque[tuple[Batch, int, int]] = deque()
         depth = 2 if self.engine.scheduling == "async" else 1
-        carried_ns = 0  # work left over from the last reply, done before the next publication
         while not batcher.is_finished:
             batcher.admit(self.env.now_ns)
             while batcher.has_work and len(in_flight) < depth:
-                in_flight.append((yield from self._send(carried_ns, len(in_flight) == depth - 1)))
-                carried_ns = 0
+                in_flight.append((yield from self._send(len(in_flight) == depth - 1)))
             if in_flight:
-                if carried_ns:  # nothing was left to send
-                    yield actor.busy(carried_ns)
-                yield from actor.learn()
-                carried_ns = yield from self._await_reply(*in_flight.popleft())
+                yield from actor.learn()  # where nothing was sent since the last reply
+                yield from self._await_reply(*in_flight.popleft())
             else:
-                yield actor.busy(carried_ns)
-                carried_ns = yield from self._idle()
-        yield actor.busy(carried_ns)
+                yield from self._idle()
         goodbye = _Message(len(self.steps), 0, None, False, 0)
         yield from actor.publish(self.requests, goodbye, _SECOND_CALL_BYTES, 0)
 
@@ -390,16 +384,16 @@ class StepLoop:
         late_ns = actor.draws.next("timer_overshoot", rested_ns)
         yield self.env.timeout(rested_ns + late_ns)
         actor.cpu_ns += actor.draws.next("doze_cpu", rested_ns)
-        return actor.slowness("park", rested_ns)
+        yield actor.busy(actor.slowness("park", rested_ns))
 
-    def _send(self, carried_ns: int, is_last_in_flight: bool) -> Process:
+    def _send(self, is_last_in_flight: bool) -> Process:
         """Form a batch and publish the first call; async, the second call with it."""
         actor = self.scheduler
         scheduled_ns = self.env.now_ns
         batch = self.batcher.schedule()
         n = batch.n_sequences
         draws = actor.draws
-        work_ns = carried_ns + draws.next("schedule", n) + draws.next("encode_request", n)
+        work_ns = draws.next("schedule", n) + draws.next("encode_request", n)
         message = _Message(batch.step, 0, batch, batch.pending, 0)
         published_ns = yield from actor.publish(self.requests, message, _request_bytes(n), work_ns)
         if self.engine.scheduling == "async" and self.engine.calls_per_step == 2:
@@ -422,7 +416,7 @@ class StepLoop:
         yield from actor.publish(self.requests, message, _SECOND_CALL_BYTES, work_ns)
 
     def _await_reply(self, batch: Batch, scheduled_ns: int, published_ns: int) -> Process:
-        """Wait for the tokens of a step; returns the work to do before the next publication."""
+        """Wait for the tokens of a step, and take them in."""
         actor = self.scheduler
         call = self.engine.calls_per_step - 1
         message, seen = yield from actor.receive(call, batch.step, batch, True)
@@ -450,7 +444,7 @@ class StepLoop:
         )
         if self._progress is not None and batch.step % 100 == 0:
             self._progress(batch.step)
-        return work_ns
+        yield actor.busy(work_ns)
 
     # The workers.
 
