@@ -1,5 +1,7 @@
 """What the records of every run on the machine keep to, and what they share with the model."""
 
+import os
+import platform
 from collections import Counter
 from itertools import pairwise, product
 
@@ -158,6 +160,20 @@ def test_in_an_open_loop_nothing_is_served_before_it_arrives():
         assert request.token_ns[0] > request.arrival_ns
     idle = [wait for wait in records.waits if not wait.pending]
     assert all(wait.process == "worker0" for wait in idle)
+
+
+@pytest.mark.parametrize("scheduling", ["sync", "async"])
+def test_processes_without_the_extension_do_the_same_work(tmp_path, monkeypatch, scheduling):
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("the fallback is for x86 only: nothing in it orders stores elsewhere")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['realrun._native'] = None\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+    how = config(scheduling=scheduling)
+    records = run_once(spec(how, EveryKind()))
+    assert step_times_ns(records) == step_times_ns(simulate(how, EveryKind(), toy_profile()))
+    assert [len(request.token_ns) for request in records.requests] == [N_TOKENS] * N_REQUESTS
 
 
 def names(workers: int) -> list[str]:
