@@ -42,7 +42,8 @@ _MEET_NS: Final = 200 * US  # from the end of a doze to the publication that end
 _START_LIMIT_S: Final = 30.0
 _LONG_NS: Final = 100 * MS
 _TOO_BUSY: Final = "this box is too busy to calibrate"
-#: A wake-up on an idle core queues for microseconds; more than this means that it was not idle.
+#: A wake-up on an idle core queues for microseconds, and the kernel's own threads take less than a
+#: thousandth of a core; more than this means that somebody else was there.
 _STOLEN_LIMIT_NS: Final = 100 * US
 
 #: Called with a label and the share done, 0 to 1.
@@ -263,7 +264,7 @@ class _Rests:
         about_last = self._ask(0, SPIN_PLAN)[1].payload
         notify_ns = int.from_bytes(about_last[:8], "little")
         stolen_ns += int.from_bytes(about_last[8:], "little")
-        if stolen_ns > _STOLEN_LIMIT_NS:
+        if stolen_ns > _STOLEN_LIMIT_NS + rest_ns // 1000:
             self.n_disturbed += 1
             return None
         name = f"{'worker_' if is_worker else ''}slow_after_{mode}"

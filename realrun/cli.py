@@ -7,7 +7,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from realrun.calibrate import calibrate
+from realrun.calibrate import RESTS, calibrate
 from realrun.demo import run_demo
 from realrun.host import differing_facts, machine_facts, usable_cores, warnings_about
 from realrun.report import draw_frontier
@@ -25,6 +25,7 @@ from shmsim.console import (
 )
 from shmsim.metrics import summarize
 from shmsim.profile import MachineProfile
+from shmsim.units import US, format_ns
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -89,11 +90,14 @@ def calibrate_command(
         }
         for label in names.values():
             table.add_column(label + "\np50 / p99 µs", justify="right")
-        for index, rest_ns in enumerate(profile.costs["wake_latency"].xs):
-            points = [profile.costs[name].points[index] for name in names]
+        for rest_ns, _ in RESTS:
+            curves = (profile.costs[name] for name in names)
             table.add_row(
-                f"{rest_ns / 1e6:g} ms",
-                *(f"{p.median / 1e3:.0f} / {p.at(0.99) / 1e3:.0f}" for p in points),
+                format_ns(rest_ns),
+                *(
+                    f"{c.at(0.5, rest_ns) / US:.0f} / {c.at(0.99, rest_ns) / US:.0f}"
+                    for c in curves
+                ),
             )
         console.print(table)
         console.print(f"profile: {out} ('shmsim profile {out}' prints all of it)")
