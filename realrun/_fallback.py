@@ -14,8 +14,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from shmsim.units import FOREVER_NS, S
-from shmsim.wait import DOZE, MAX_STAGES, NAP, PARK, POLL, SPIN, YIELD
+from shmsim.units import FOREVER_NS, MS, US, S
+from shmsim.wait import DOZE, MAX_STAGES, NAP, PARK, POLL, REHEARSE, SPIN, YIELD
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -24,15 +24,21 @@ _SYS_FUTEX: Final = 202  # x86-64, the only processor this module is used on
 _FUTEX_WAKE: Final = 1
 _FUTEX_WAIT_BITSET: Final = 9
 _MATCH_ANY: Final = 0xFFFFFFFF
-SEEN: Final = 0  # these three as in realrun/native.py, which imports this module
+SEEN: Final = 0  # these four as in realrun/native.py, which imports this module
 STOPPED: Final = 1
 ENDED: Final = 2
+REHEARSING: Final = 3
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
 _clock_nanosleep = _libc.clock_nanosleep
 _fence_lock = threading.Lock()
+
+# As in _native.c: who was descheduled waits on the doorbell instead of spinning for a while.
+_DESCHEDULED_NS: Final = 200 * US
+_CROWDED_FOR_NS: Final = 100 * MS
+_crowded = threading.local()
 
 
 class _Timespec(ctypes.Structure):
@@ -95,6 +101,10 @@ def wake(segment: "mmap", head_at: int) -> int:
     )
 
 
+def _involuntary_switches() -> int:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+
+
 class _Wait:
     """One wait in progress."""
 
@@ -107,6 +117,7 @@ class _Wait:
         self.head_at, self.seen, self.armed_at, self.stop_at = head_at, seen, armed_at, stop_at
         self.overshoot_ns = 0
         self.belled = False
+        self.switches = _involuntary_switches()
 
     def arrived(self) -> bool:
         return _load(self.segment, self.head_at) != self.seen
@@ -118,11 +129,22 @@ class _Wait:
         return self.arrived() or self.stopped()
 
     def look_repeatedly(self, kind: int, deadline_ns: int) -> bool:
+        now_ns = time.monotonic_ns()
+        if kind == SPIN and now_ns < getattr(_crowded, "until_ns", 0):
+            return self.sleep_on_bell(deadline_ns, 0)
         while not self.over():
             if kind == YIELD:
                 os.sched_yield()
-            if time.monotonic_ns() >= deadline_ns:
+            before_ns, now_ns = now_ns, time.monotonic_ns()
+            if now_ns >= deadline_ns:
                 return False
+            if (
+                kind == SPIN
+                and now_ns - before_ns > _DESCHEDULED_NS
+                and _involuntary_switches() > self.switches
+            ):
+                _crowded.until_ns = now_ns + _CROWDED_FOR_NS
+                return self.sleep_on_bell(deadline_ns, 0)
         return True
 
     def sleep_deafly(self, deadline_ns: int) -> bool:
@@ -190,31 +212,43 @@ class _Wait:
 
 
 def wait(
-    segment: "mmap", head_at: int, seen: int, armed_at: int, stop_at: int, plan: tuple[int, ...]
+    segment: "mmap",
+    head_at: int,
+    seen: int,
+    armed_at: int,
+    stop_at: int,
+    plan: tuple[int, ...],
+    stage: int = 0,
+    started_ns: int = 0,
 ) -> tuple[int, ...]:
     """Carry out a plan (12 ints) until head differs from ``seen``, stop is set or the plan ends.
+
+    At a REHEARSE stage it returns; call again with the next stage and the same ``started_ns`` to
+    go on.
 
     Returns
     -------
     tuple
         ``(over, started_ns, seen_ns, stage, cpu0, cpu1, cpu2, cpu3, overshoot_ns, belled,
-        preempted)``; ``over`` is `SEEN`, `STOPPED` or `ENDED`.
+        preempted)``; ``over`` is `SEEN`, `STOPPED`, `ENDED` or `REHEARSING`.
     """
     w = _Wait(segment, head_at, seen, armed_at, stop_at)
     for kind, period_ns in zip(plan[::3], plan[2::3], strict=True):
-        if not SPIN <= kind <= PARK or period_ns < 0 or (kind == POLL and period_ns == 0):
+        if not SPIN <= kind <= REHEARSE or period_ns < 0 or (kind == POLL and period_ns == 0):
             raise ValueError(
                 f"a stage (kind {kind}, period {period_ns} ns) cannot be carried out; "
                 "shmsim.wait.check_plan says why"
             )
     cpu_ns = [0] * MAX_STAGES
-    preempted = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
     cpu_before_ns = time.thread_time_ns()
-    started_ns = time.monotonic_ns()
-    seen_ns = started_ns
-    index, how = 0, ENDED
-    for index in range(MAX_STAGES):
+    seen_ns = time.monotonic_ns()
+    started_ns = started_ns or seen_ns
+    index, how = stage, ENDED
+    for index in range(stage, MAX_STAGES):
         kind, until_ns, period_ns = plan[3 * index : 3 * index + 3]
+        if kind == REHEARSE and not w.over():
+            how = REHEARSING
+            break
         deadline_ns = FOREVER_NS if until_ns >= FOREVER_NS else started_ns + until_ns
         is_over = w.stage(kind, deadline_ns, period_ns)
         # The last look comes before the clock is read: nothing is seen before it was published.
@@ -225,5 +259,5 @@ def wait(
         cpu_before_ns = cpu_after_ns
         if is_over:
             break
-    preempted = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - preempted
+    preempted = _involuntary_switches() - w.switches
     return (how, started_ns, seen_ns, index, *cpu_ns, w.overshoot_ns, int(w.belled), preempted)

@@ -28,12 +28,19 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SPIN, YIELD, NAP, DOZE, POLL, PARK };   /* shmsim/wait.py */
-enum { SEEN, STOPPED, ENDED };                  /* realrun/native.py */
+enum { SPIN, YIELD, NAP, DOZE, POLL, PARK, REHEARSE };   /* shmsim/wait.py */
+enum { SEEN, STOPPED, ENDED, REHEARSING };                /* realrun/native.py */
 #define N_STAGES 4
 #define FOREVER_NS ((int64_t)1 << 62)
 #define LOOKS_PER_CLOCK_READ 16
 #define SIGNAL_CHECK_NS 50000000
+/* A spinner reads the clock about every microsecond. A longer gap with an involuntary switch in it
+ * means that somebody else wants this core, who may be the very process it waits for. For a while it
+ * then waits on the doorbell instead of spinning. Without this, three spinners on two cores take
+ * turns of several milliseconds; sched_yield would still leave 0.3 ms a turn. */
+#define DESCHEDULED_NS 200000
+#define CROWDED_FOR_NS 100000000
+static _Thread_local int64_t crowded_until_ns;
 
 static inline int64_t clock_ns(clockid_t clock)
 {
@@ -78,6 +85,7 @@ typedef struct {
     int64_t overshoot_ns;
     int64_t stage_cpu_ns[N_STAGES];
     int stage;
+    long switches; /* involuntary ones of this thread before the wait */
     int belled;
     int failed; /* a signal handler raised */
 } Wait;
@@ -101,11 +109,22 @@ static void run_signal_handlers(Wait *w)
     PyGILState_Release(gil);
 }
 
+static long involuntary_switches(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nivcsw;
+}
+
+static int sleep_on_bell(Wait *w, int64_t deadline_ns, int64_t period_ns);
+
 /* Each stage returns 1 when the wait is over (seen, stopped or failed), 0 when its time is. */
 
 static int look_repeatedly(Wait *w, int kind, int64_t deadline_ns)
 {
-    int64_t checked_ns = w->started_ns;
+    int64_t t = now_ns(), checked_ns = t;
+    if (kind == SPIN && t < crowded_until_ns)
+        return sleep_on_bell(w, deadline_ns, 0);
     for (unsigned looks = 0;; looks++) {
         if (arrived(w))
             return 1;
@@ -115,9 +134,14 @@ static int look_repeatedly(Wait *w, int kind, int64_t deadline_ns)
             pause_hint();
         if (kind == SPIN && looks % LOOKS_PER_CLOCK_READ)
             continue;
-        int64_t t = now_ns();
+        int64_t before_ns = t;
+        t = now_ns();
         if (t >= deadline_ns)
             return 0;
+        if (kind == SPIN && t - before_ns > DESCHEDULED_NS && involuntary_switches() > w->switches) {
+            crowded_until_ns = t + CROWDED_FOR_NS;
+            return sleep_on_bell(w, deadline_ns, 0);
+        }
         if (stopped(w))
             return 1;
         if (t - checked_ns > SIGNAL_CHECK_NS) {
@@ -187,14 +211,18 @@ static int sleep_on_bell(Wait *w, int64_t deadline_ns, int64_t period_ns)
 static int carry_out(Wait *w, int64_t stages[N_STAGES][3])
 {
     int64_t cpu_before_ns = cpu_ns();
-    w->started_ns = w->seen_ns = now_ns();
+    w->seen_ns = now_ns();
+    if (w->started_ns == 0)
+        w->started_ns = w->seen_ns;
     int over = 0, how = ENDED;
-    for (w->stage = 0; !over && w->stage < N_STAGES; w->stage++) {
+    for (; !over && w->stage < N_STAGES; w->stage++) {
         int64_t kind = stages[w->stage][0], until_ns = stages[w->stage][1];
         int64_t period_ns = stages[w->stage][2];
         int64_t deadline_ns = until_ns >= FOREVER_NS ? FOREVER_NS : w->started_ns + until_ns;
         if (arrived(w) || stopped(w))
             over = 1;
+        else if (kind == REHEARSE)
+            return REHEARSING; /* the caller rehearses and comes back for the next stage */
         else if (now_ns() >= deadline_ns)
             continue; /* a late wake-up used this stage's time up */
         else if (kind == SPIN || kind == YIELD)
@@ -216,13 +244,6 @@ static int carry_out(Wait *w, int64_t stages[N_STAGES][3])
     return how;
 }
 
-static long involuntary_switches(void)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_THREAD, &usage);
-    return usage.ru_nivcsw;
-}
-
 static void *word_at(Py_buffer *buffer, Py_ssize_t offset)
 {
     if (offset < 0 || offset % 8 || offset + 8 > buffer->len) {
@@ -235,16 +256,17 @@ static void *word_at(Py_buffer *buffer, Py_ssize_t offset)
 }
 
 PyDoc_STRVAR(wait_doc,
-"wait(segment, head_at, seen, armed_at, stop_at, plan)\n\n"
+"wait(segment, head_at, seen, armed_at, stop_at, plan, stage=0, started_ns=0)\n\n"
 "Carry out a plan (12 ints) until head differs from seen, stop is set or the plan has ended;\n"
-"releases the GIL. Returns (over, started_ns, seen_ns, stage, cpu0, cpu1, cpu2, cpu3,\n"
-"overshoot_ns, belled, preempted); over is SEEN, STOPPED or ENDED.");
+"releases the GIL. At a REHEARSE stage it returns; call again with the next stage and the same\n"
+"started_ns to go on. Returns (over, started_ns, seen_ns, stage, cpu0, cpu1, cpu2, cpu3,\n"
+"overshoot_ns, belled, preempted); over is SEEN, STOPPED, ENDED or REHEARSING.");
 
 /* What shmsim.wait.check_plan refuses and would mean something else here. */
 static int check_stages(int64_t stages[N_STAGES][3])
 {
     for (int i = 0; i < N_STAGES; i++) {
-        if (stages[i][0] < SPIN || stages[i][0] > PARK || stages[i][2] < 0 ||
+        if (stages[i][0] < SPIN || stages[i][0] > REHEARSE || stages[i][2] < 0 ||
             (stages[i][0] == POLL && stages[i][2] == 0)) {
             PyErr_Format(PyExc_ValueError, "stage %d (kind %lld, period %lld ns) cannot be carried "
                          "out; shmsim.wait.check_plan says why", i, (long long)stages[i][0],
@@ -263,11 +285,15 @@ static PyObject *py_wait(PyObject *self, PyObject *args)
     unsigned long long seen;
     int64_t stages[N_STAGES][3];
     int64_t *s = &stages[0][0];
-    if (!PyArg_ParseTuple(args, "w*nKnn(LLLLLLLLLLLL):wait", &segment, &head_at, &seen, &armed_at,
+    int first_stage = 0;
+    long long started_ns = 0;
+    if (!PyArg_ParseTuple(args, "w*nKnn(LLLLLLLLLLLL)|iL:wait", &segment, &head_at, &seen, &armed_at,
                           &stop_at, s, s + 1, s + 2, s + 3, s + 4, s + 5, s + 6, s + 7, s + 8,
-                          s + 9, s + 10, s + 11))
+                          s + 9, s + 10, s + 11, &first_stage, &started_ns))
         return NULL;
     Wait w = {.seen = seen,
+              .stage = first_stage,
+              .started_ns = started_ns,
               .head = word_at(&segment, head_at),
               .armed = word_at(&segment, armed_at),
               .stop = word_at(&segment, stop_at)};
@@ -276,9 +302,9 @@ static PyObject *py_wait(PyObject *self, PyObject *args)
         int over;
         long preempted;
         Py_BEGIN_ALLOW_THREADS
-        preempted = involuntary_switches();
+        w.switches = involuntary_switches();
         over = carry_out(&w, stages);
-        preempted = involuntary_switches() - preempted;
+        preempted = involuntary_switches() - w.switches;
         Py_END_ALLOW_THREADS
         if (!w.failed)
             result = Py_BuildValue("iLLiLLLLLil", over, w.started_ns, w.seen_ns, w.stage,

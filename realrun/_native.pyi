@@ -18,5 +18,7 @@ def wait(
     armed_at: int,
     stop_at: int,
     plan: tuple[int, ...],
+    stage: int = 0,
+    started_ns: int = 0,
     /,
 ) -> tuple[int, ...]: ...

@@ -9,17 +9,14 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from realrun.device import EchoDevice
 from realrun.layout import PAYLOAD
 from realrun.partner import LAYOUT, SPIN_PLAN
-from realrun.ring import RingReader, RingWriter
+from realrun.rehearsal import KNOWN, Rehearsal, endless_batcher
 from realrun.segment import Segment
-from realrun.waiter import Known, Waiter
-from shmsim.batching import Batch, Batcher
 from shmsim.message import (
     decode_batch,
     decode_reply,
@@ -30,11 +27,9 @@ from shmsim.message import (
     encode_second_call,
 )
 from shmsim.policies import POLICIES
-from shmsim.steptime import StepTime
-from shmsim.tape import Tape
-from shmsim.units import US
-from shmsim.wait import SCHEDULER_RECV, WaitCosts, WaitPolicy
-from shmsim.workload import Request, Workload
+
+if TYPE_CHECKING:
+    from shmsim.batching import Batch
 
 SEQUENCES: Final = (1, 4, 16, 64)
 SIZES: Final = (1 << 10, 1 << 16, 1 << 20)
@@ -43,98 +38,6 @@ _WARM_UP: Final = 20
 
 #: What one measurement yields: name, x, samples in nanoseconds.
 Measured = tuple[str, float, list[int]]
-
-# Policies are given these before anything is calibrated; their costs in CPU do not depend on them.
-_PLACEHOLDER_COSTS: Final = WaitCosts(50 * US, 15 * US, 60 * US, 10.0)
-_KNOWN: Final = Known(0, True, 4, 0, 4000)
-
-
-class Loop:
-    """Both ends of the loop within one process: what a run does between two waits.
-
-    Parameters
-    ----------
-    segment
-        Private to this process.
-    policy
-        Whose plans and successors are computed.
-    """
-
-    def __init__(self, segment: Segment, policy: WaitPolicy) -> None:
-        """Open rings, device and a batcher that never runs out of work."""
-        self.segment = segment
-        layout = segment.layout
-        self.requests = RingWriter(segment, layout.request)
-        self.request_reader = RingReader(segment, layout.request, 0)
-        self.replies = RingWriter(segment, layout.reply)
-        self.reply_reader = RingReader(segment, layout.reply, 0)
-        tape = Tape(0)
-        self.waiter = Waiter(
-            "calibration",
-            SCHEDULER_RECV,
-            self.reply_reader,
-            policy,
-            _PLACEHOLDER_COSTS,
-            tape.uniform("calibration", "policy"),
-        )
-        self.device = EchoDevice(segment, 0, StepTime(300 * US), tape, 100 * US)
-        self.batcher = endless_batcher(4)
-        self.batch = self.batcher.schedule()
-        call = decode_request(encode_request(self.batch))
-        self._request, self._reply = encode_request(self.batch), encode_reply(call)
-
-    def wait_once(self) -> None:
-        """Wait for a reply that is there already, so that there is a wait to learn from."""
-        self.replies.publish(1, 0, self._reply)
-        self.waiter.wait(0, _KNOWN)
-
-    def prepare_scheduler_work(self) -> None:
-        """Put a reply into the ring."""
-        self.replies.publish(1, 0, self._reply)
-
-    def scheduler_work(self) -> None:
-        """What a scheduler does from one wait to the next."""
-        message = self.reply_reader.read()
-        decode_reply(message.payload)
-        self.batcher.complete(self.batch, message.published_ns)
-        self.batch = self.batcher.schedule()
-        _, n_armed = self.requests.publish(1, 0, encode_request(self.batch))
-        self.requests.notify(n_armed)
-        self.waiter.learn()
-        self.waiter.prepare(0, _KNOWN)
-
-    def finish_scheduler_work(self) -> None:
-        """Take the request out of the ring again; have a wait to learn from."""
-        self.request_reader.read()
-        self.wait_once()
-
-    def prepare_worker_work(self) -> None:
-        """Put a request into the ring."""
-        self.requests.publish(1, 0, self._request)
-
-    def worker_work(self) -> None:
-        """What a worker does from one wait to the next, the device's time left out."""
-        message = self.request_reader.read()
-        call = decode_request(message.payload)
-        self.device.launch(call, is_warm_up=False)
-        _, n_armed = self.replies.publish(1, 0, encode_reply(call))
-        self.replies.notify(n_armed)
-        self.waiter.learn()
-        self.waiter.prepare(0, _KNOWN)
-
-    def finish_worker_work(self) -> None:
-        """Take the reply out of the ring again; have a wait to learn from."""
-        self.reply_reader.read()
-        self.wait_once()
-
-
-def endless_batcher(n_sequences: int) -> Batcher:
-    """A batcher whose every batch decodes that many sequences."""
-    request = Request(0, 1, 1 << 30)
-    batcher = Batcher(Workload((request,) * n_sequences), n_sequences, 1 << 20)
-    batcher.admit(0)
-    batcher.complete(batcher.schedule(), 0)
-    return batcher
 
 
 class Undisturbed:
@@ -185,7 +88,7 @@ def hot_costs(n: int) -> Iterator[Measured]:
     def measured(name: str, x: float, call: Callable[[], object]) -> Measured:
         return name, x, time_calls(call, n, clock_ns)
 
-    with Segment.create(LAYOUT) as segment:
+    with Segment.private(LAYOUT) as segment:
         for size in SIZES:
             array = np.zeros(size, np.uint8)
             pickled = pickle.dumps(array, protocol=5)
@@ -202,7 +105,7 @@ def hot_costs(n: int) -> Iterator[Measured]:
         yield measured("encode_reply", 0, lambda: encode_second_call(1000))
         yield measured("decode_reply", 0, lambda: decode_second_call(second))
         yield measured("yield_look", 0, os.sched_yield)
-        loop = Loop(segment, POLICIES["BusySpin"]())
+        loop = Rehearsal(segment, POLICIES["BusySpin"]())
         yield from _ring_costs(loop, n)
         yield from _device_costs(loop, n, clock_ns)
 
@@ -225,7 +128,7 @@ def _message_costs(
     yield measured("complete", n_sequences, lambda: batcher.complete(next(remaining), 0))
 
 
-def _ring_costs(loop: Loop, n: int) -> Iterator[Measured]:
+def _ring_costs(loop: Rehearsal, n: int) -> Iterator[Measured]:
     """Publish, read and the two ends of a wait, on messages that are there already."""
     now = time.monotonic_ns
     enter, leave, notify = [], [], []
@@ -255,7 +158,7 @@ def _ring_costs(loop: Loop, n: int) -> Iterator[Measured]:
     yield "wait_exit", 0, leave
 
 
-def _device_costs(loop: Loop, n: int, clock_ns: float) -> Iterator[Measured]:
+def _device_costs(loop: Rehearsal, n: int, clock_ns: float) -> Iterator[Measured]:
     call = decode_request(encode_request(decode_batch(4)))
     launched = []
     yield (
@@ -280,12 +183,12 @@ def policy_costs(n: int) -> Iterator[Measured]:
     """Cost of plan and after of every policy, named ``plan:CLASS`` and ``after:CLASS``."""
     clock_ns = float(np.median(clock_read_ns(10 * n)))
     for name, policy_type in POLICIES.items():
-        with Segment.create(LAYOUT) as segment:
-            loop = Loop(segment, policy_type())
+        with Segment.private(LAYOUT) as segment:
+            loop = Rehearsal(segment, policy_type())
             for _ in range(_WARM_UP):
                 loop.wait_once()
                 loop.waiter.learn()
-            plan = time_calls(partial(loop.waiter.prepare, 0, _KNOWN), n, clock_ns)
+            plan = time_calls(partial(loop.waiter.prepare, 0, KNOWN), n, clock_ns)
             after = []
             undisturbed = Undisturbed()
             for _ in range(n):

@@ -13,18 +13,20 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
-from realrun.bench import Loop, Measured, Undisturbed, hot_costs, policy_costs
+from realrun.bench import Measured, Undisturbed, hot_costs, policy_costs
 from realrun.host import exact_timers, machine_facts, run_queue_wait_ns, usable_cores
 from realrun.layout import STOP_AT
 from realrun.partner import LAYOUT, SPIN_PLAN
+from realrun.rehearsal import Rehearsal
 from realrun.ring import LEAVE, Message, RawWait, RingReader, RingWriter
 from realrun.segment import Segment
 from shmsim.policies import WakeAhead
 from shmsim.profile import COSTS, Curve, Distribution, MachineProfile
 from shmsim.units import FOREVER_NS, MS, US, S, format_ns
-from shmsim.wait import DOZE, PARK, SPIN, YIELD
+from shmsim.wait import DOZE, PARK, REHEARSE, SPIN, YIELD
 
 #: How long to rest, and how many samples in one replicate.
 RESTS: Final = (
@@ -58,6 +60,10 @@ def _doze_plan(until_ns: int) -> tuple[int, ...]:
     return (DOZE, until_ns, 0, SPIN, FOREVER_NS, 0, *_REST * 2)
 
 
+def _rehearse_plan(until_ns: int) -> tuple[int, ...]:
+    return (DOZE, until_ns, 0, REHEARSE, until_ns, 0, SPIN, FOREVER_NS, 0, *_REST)
+
+
 class _Samples:
     """Samples by cost and x, one list per replicate."""
 
@@ -87,7 +93,7 @@ class _Samples:
 
 
 def calibrate(progress: Progress | None = None) -> MachineProfile:
-    """Measure every cost of this box; takes about 30 s.
+    """Measure every cost of this box; takes about 40 s.
 
     Parameters
     ----------
@@ -149,7 +155,11 @@ def _measure_rests(samples: _Samples, partner_core: int, report: Progress, done:
 
     Returns how many measurements were dropped because somebody else took a core.
     """
-    with Segment.create(LAYOUT) as segment, Segment.create(LAYOUT) as private:
+    with (
+        Segment.create(LAYOUT) as segment,
+        Segment.private(LAYOUT) as private,
+        Segment.private(LAYOUT) as other,
+    ):
         # Ctrl-C is for us alone: leaving this block ends the partner.
         partner = subprocess.Popen(
             [sys.executable, "-m", "realrun.partner", str(segment.path), str(partner_core)],
@@ -158,7 +168,7 @@ def _measure_rests(samples: _Samples, partner_core: int, report: Progress, done:
         try:
             _await_ready(partner, segment)
             segment.unlink()
-            rests = _Rests(segment, private, samples)
+            rests = _Rests(segment, private, other, samples)
             rests.measure(report, done)
             return rests.n_disturbed
         finally:
@@ -181,19 +191,27 @@ def _await_ready(partner: subprocess.Popen[bytes], segment: Segment) -> None:
 class _Rests:
     """One replicate of everything that needs the partner."""
 
-    def __init__(self, segment: Segment, private: Segment, samples: _Samples) -> None:
+    def __init__(
+        self, segment: Segment, private: Segment, other: Segment, samples: _Samples
+    ) -> None:
         self._requests = RingWriter(segment, segment.layout.request)
         self._replies = RingReader(segment, segment.layout.reply, 0)
         self._samples = samples
-        self._loop = Loop(private, WakeAhead())
+        self._loop = Rehearsal(private, WakeAhead())
         self._loop.wait_once()
+        # Another object than the one whose work is timed, as in a run: what a rehearsal warms is
+        # the code, and of the data only what both share.
+        self._rehearsal = Rehearsal(other, WakeAhead())
+        self._rehearsal.wait_once()
+        self._rehearsed_ns = 0
         self._n = 0
         self._n_tried = 0
         self._n_given_up = 0
         self.n_disturbed = 0
 
     def measure(self, report: Progress, done: float) -> None:
-        total_ns = sum(3 * rest_ns * n for rest_ns, n in RESTS)
+        ways = (self._spin, self._park, self._doze, self._rehearse)
+        total_ns = sum(rest_ns * n for rest_ns, n in RESTS)
         spent_ns = 0
         for _ in range(_N_YIELD):
             undisturbed = Undisturbed()
@@ -203,28 +221,31 @@ class _Rests:
         for rest_ns, n in RESTS:
             share = done + spent_ns / total_ns / N_REPLICATES
             report(f"resting for {format_ns(rest_ns)} and working afterwards", share)
-            spent_ns += 3 * rest_ns * n
+            spent_ns += rest_ns * n
             for i in range(n):
-                # The three ways alternate, so that a drift hits all of them.
-                for way in (self._spin, self._park, self._doze):
+                # The ways alternate, so that a drift hits all of them.
+                for way in ways:
                     self._n_tried += 1
                     # Once more if disturbed; not the long ones, of which hardly any is undisturbed
                     # on a busy box.
                     tries = 2 if rest_ns < _LONG_NS else 1
                     if not any(way(rest_ns, bool(i % 2)) for _ in range(tries)):
                         self._n_given_up += 1
-        self._requests.publish(0, LEAVE, b"")
+        self._requests.notify(self._requests.publish(0, LEAVE, b"")[1])
         if self._n_given_up > self._n_tried / 2:
             raise RuntimeError(
                 f"{_TOO_BUSY}: in {self._n_given_up} of {self._n_tried} measurements another "
                 "process took the core; stop what runs beside and try again"
             )
 
-    def _ask(self, delay_ns: int, plan: tuple[int, ...]) -> tuple[RawWait, Message]:
+    def _ask(
+        self, delay_ns: int, plan: tuple[int, ...], rehearse: Callable[[], None] = lambda: None
+    ) -> tuple[RawWait, Message]:
         """Let the partner publish after a delay, and wait for it by a plan."""
         self._n += 1
-        self._requests.publish(self._n, 0, delay_ns.to_bytes(8, "little"))
-        raw = self._replies.wait(plan)
+        _, n_armed = self._requests.publish(self._n, 0, delay_ns.to_bytes(8, "little"))
+        self._requests.notify(n_armed)  # a spinner that lost its core is on the bell
+        raw = self._replies.wait(plan, rehearse)
         return raw, self._replies.read()
 
     def _rest(
@@ -247,10 +268,13 @@ class _Rests:
             prepare, work, finish = (
                 loop.prepare_scheduler_work, loop.scheduler_work, loop.finish_scheduler_work
             )  # fmt: skip
+        rehearsal = self._rehearsal
+        rehearse = rehearsal.rehearse_worker if is_worker else rehearsal.rehearse_scheduler
         # What the work needs is put in place before the rest, so that work alone follows it.
         prepare()
+        (rehearsal.prepare_worker_work if is_worker else rehearsal.prepare_scheduler_work)()
         queued_ns = run_queue_wait_ns()
-        raw, message = self._ask(delay_ns, plan)
+        raw, message = self._ask(delay_ns, plan, partial(self._timed, rehearse))
         durations = []
         # Again at once, and once more: the difference to the last is what the rest did.
         for _ in range(3):
@@ -259,24 +283,42 @@ class _Rests:
             durations.append(time.monotonic_ns() - started_ns)
             finish()
             prepare()
-        (loop.request_reader if is_worker else loop.reply_reader).read()  # the one left prepared
+        for left in (loop, rehearsal):  # take out what is still prepared
+            (left.request_reader if is_worker else left.reply_reader).read()
         stolen_ns = run_queue_wait_ns() - queued_ns
         about_last = self._ask(0, SPIN_PLAN)[1].payload
         notify_ns = int.from_bytes(about_last[:8], "little")
         stolen_ns += int.from_bytes(about_last[8:], "little")
-        if stolen_ns > _STOLEN_LIMIT_NS + rest_ns // 1000:
+        # A spinner that lost its core shortly before waits on the bell instead.
+        did_not_spin = raw.belled and mode != "park"
+        if did_not_spin or stolen_ns > _STOLEN_LIMIT_NS + rest_ns // 1000:
             self.n_disturbed += 1
             return None
         name = f"{'worker_' if is_worker else ''}slow_after_{mode}"
         self._samples.add(name, rest_ns, [durations[0] - durations[2]])
         return raw, message.published_ns, notify_ns
 
+    def _timed(self, rehearse: Callable[[], None]) -> None:
+        started_ns = time.monotonic_ns()
+        rehearse()
+        self._rehearsed_ns = time.monotonic_ns() - started_ns
+
+    def _rehearse(self, rest_ns: int, is_worker: bool) -> bool:
+        plan = _rehearse_plan(rest_ns)
+        found = self._rest("rehearsal", rest_ns, is_worker, plan, rest_ns + 3 * _MEET_NS)
+        if found is None or found[0].stage != 2:
+            return False
+        name = "worker_rehearsal" if is_worker else "rehearsal"
+        self._samples.add(name, rest_ns, [self._rehearsed_ns])
+        return True
+
     def _spin(self, rest_ns: int, is_worker: bool) -> bool:
         found = self._rest("spin", rest_ns, is_worker, SPIN_PLAN, rest_ns)
-        if found is not None:
-            raw, published_ns, _ = found
-            self._samples.add("spin_detection", 0, [max(0, raw.seen_ns - published_ns)])
-        return found is not None
+        if found is None:
+            return False
+        raw, published_ns, _ = found
+        self._samples.add("spin_detection", 0, [max(0, raw.seen_ns - published_ns)])
+        return True
 
     def _park(self, rest_ns: int, is_worker: bool) -> bool:
         found = self._rest("park", rest_ns, is_worker, _PARK_PLAN, rest_ns)

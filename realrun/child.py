@@ -10,6 +10,7 @@ from pathlib import Path
 
 from realrun.host import prepare_process
 from realrun.layout import OWNER_PID_AT
+from realrun.rehearsal import Rehearsal
 from realrun.ring import Stopped
 from realrun.scheduler import Scheduler
 from realrun.segment import Segment
@@ -31,7 +32,12 @@ def main() -> None:
     segment = Segment.attach(segment_path, spec.layout)
     if segment.load(OWNER_PID_AT) != os.getppid():
         sys.exit("the launcher died before this process could ask to die with it")
-    actor = Scheduler(segment, spec) if process == 0 else Worker(segment, spec, process - 1)
+    rehearsal = Rehearsal(Segment.private(spec.layout), spec.policy)
+    actor: Scheduler | Worker
+    if process == 0:
+        actor = Scheduler(segment, spec, rehearsal)
+    else:
+        actor = Worker(segment, spec, process - 1, rehearsal)
     segment.store(spec.layout.ready_at(process), 1)
     try:
         records = actor.run()

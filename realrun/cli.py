@@ -70,7 +70,7 @@ def calibrate_command(
         "profile.json"
     ),
 ) -> None:
-    """Measure every cost of waiting on this box, one by one; takes about 30 s.
+    """Measure every cost of waiting on this box, one by one; takes about 40 s.
 
     The profile holds distributions with sample counts and intervals, and the facts of the box.
     'shmsim profile FILE' prints it.

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from realrun.layout import MAGIC, MAGIC_AT, STOP_AT
+from realrun.layout import IDLE, STOP_AT
 from realrun.native import STOPPED, wait
 from realrun.ring import Stopped
 from realrun.segment import Segment
@@ -57,6 +57,8 @@ class EchoDevice:
         self._segment = segment
         self._board = segment.layout.board
         self._rank = rank
+        # A word that never moves, so that only the clock or the stop word ends a wait on it.
+        self._idle_at = segment.layout.ready_at(1 + rank) + IDLE
         self._step_time = step_time
         self._noise = tape.normal("device", "step")
         self._guard_ns = guard_ns
@@ -117,8 +119,8 @@ class EchoDevice:
         if left_ns <= 0:
             return
         nap_ns = max(left_ns - self._guard_ns, 0)
-        # A word that never moves, so that only the clock or the stop word ends the wait.
         plan = (NAP, nap_ns, 0, SPIN, left_ns, 0, *_PARK_UNREACHED, *_PARK_UNREACHED)
-        over = wait(self._segment.memory, MAGIC_AT, MAGIC, MAGIC_AT, STOP_AT, plan)[0]
+        idle_at = self._idle_at
+        over = wait(self._segment.memory, idle_at, 0, idle_at + 8, STOP_AT, plan)[0]
         if over == STOPPED:
             raise Stopped

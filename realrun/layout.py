@@ -4,7 +4,7 @@ One segment serves one run, so that its size is reserved, refused and removed as
 
     control line | ready lines | request ring | reply ring | launch board
 
-A ring is a head line, one line per reader (cursor, armed), then the slots. Whatever two processes
+A ring is a head line, one line per reader, then the slots. Whatever two processes
 write has a cache line of its own.
 """
 
@@ -21,9 +21,14 @@ OWNER_PID_AT: Final = 8
 STOP_AT: Final = 16  #: not 0 once everybody shall leave
 ORIGIN_AT: Final = 24  #: monotonic instant from which the run counts its time, ns
 
+# Offsets within the ready line of a process.
+IDLE: Final = 8  #: always 0: a timed wait needs a word; behind it an armed flag. Word 0: attached
+
 # Offsets within a reader's line.
 CURSOR: Final = 0  #: how many messages this reader has released
 ARMED: Final = 8  #: not 0 while it sleeps on the doorbell
+RELEASED_NS: Final = 16  #: when it released the last one
+WRITER_ARMED: Final = 24  #: not 0 while the writer sleeps until this reader releases a slot
 
 # Offsets within a slot. The payload starts on a line of its own: page-aligned copies can be many
 # times slower (research/cuda.md), and a header that shares a line with it would be torn by it.
@@ -139,7 +144,7 @@ class SegmentLayout:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
 
     def ready_at(self, process: int) -> int:
-        """Not 0 once a process has attached: 0 is the scheduler, 1 + r the worker of rank r."""
+        """The ready line of a process: 0 is the scheduler, 1 + r the worker of rank r."""
         return LINE_BYTES * (1 + process)
 
     @cached_property

@@ -21,6 +21,7 @@ except ImportError:
 # How a wait ended.
 SEEN: Final = 0  #: the word moved
 STOPPED: Final = 1  #: the stop word was set
+REHEARSING: Final = 3  #: it has come to a REHEARSE stage: rehearse, then go on behind it
 ENDED: Final = 2  #: the plan's last stage was bounded, and over
 
-__all__ = ["ENDED", "IMPLEMENTATION", "SEEN", "STOPPED", "post", "wait", "wake"]
+__all__ = ["ENDED", "IMPLEMENTATION", "REHEARSING", "SEEN", "STOPPED", "post", "wait", "wake"]

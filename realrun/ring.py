@@ -1,6 +1,9 @@
 """Claim, publish, see, release: one writer and its readers on the slots of a ring."""
 
 import struct
+import time
+from collections.abc import Callable
+from mmap import mmap
 from typing import Final, NamedTuple
 
 from realrun.layout import (
@@ -12,11 +15,13 @@ from realrun.layout import (
     LINE_BYTES,
     PAYLOAD,
     PUBLISHED_NS,
+    RELEASED_NS,
     SEQUENCE,
     STOP_AT,
+    WRITER_ARMED,
     RingLayout,
 )
-from realrun.native import SEEN, STOPPED, post, wait, wake
+from realrun.native import REHEARSING, SEEN, STOPPED, post, wait, wake
 from realrun.segment import Segment
 
 # Flags of a message.
@@ -60,6 +65,51 @@ class RawWait(NamedTuple):
     preempted: int
 
 
+def _nothing() -> None:
+    """Rehearse nothing."""
+
+
+#: Segment, and offsets: the word to watch, what it holds until the event, armed flag, stop word.
+Watched = tuple[mmap, int, int, int, int]
+
+
+def _carry_out(word: Watched, plan: tuple[int, ...], rehearse: Callable[[], None]) -> RawWait:
+    """Wait until the word moves; raises `Stopped`, or ValueError for a plan that ends before."""
+    raw = RawWait(*wait(*word, plan))
+    while raw.over == REHEARSING:
+        raw = _rehearsed(raw, rehearse, word, plan)
+    if raw.over == SEEN:
+        return raw
+    if raw.over == STOPPED:
+        raise Stopped
+    raise ValueError(
+        f"the plan {plan} ended before a message came; its last stage must last for ever"
+    )
+
+
+def _rehearsed(
+    before: RawWait,
+    rehearse: Callable[[], None],
+    word: Watched,
+    plan: tuple[int, ...],
+) -> RawWait:
+    """Rehearse, go on behind that stage, and add both parts of the wait up."""
+    cpu_ns = time.thread_time_ns()
+    rehearse()
+    cpu_ns = time.thread_time_ns() - cpu_ns
+    after = RawWait(*wait(*word, plan, before.stage + 1, before.started_ns))
+    cpus_ns = [a + b for a, b in zip(before[4:8], after[4:8], strict=True)]
+    cpus_ns[before.stage] += cpu_ns
+    return after._replace(
+        cpu0_ns=cpus_ns[0],
+        cpu1_ns=cpus_ns[1],
+        cpu2_ns=cpus_ns[2],
+        cpu3_ns=cpus_ns[3],
+        overshoot_ns=after.overshoot_ns or before.overshoot_ns,
+        preempted=before.preempted + after.preempted,
+    )
+
+
 class RingWriter:
     """The one writer of a ring, and its doorbell.
 
@@ -78,8 +128,15 @@ class RingWriter:
         self.n_notified = 0
         self.n_elided = 0
 
+    @property
+    def sequence(self) -> int:
+        """How many messages were published."""
+        return self._sequence
+
     def publish(self, call_id: int, flags: int, payload: bytes) -> tuple[int, int]:
         """Write a message into the next slot and make it visible; does not notify.
+
+        While `slowest` names a reader, wait for it with a `SlotWatch` first.
 
         Returns
         -------
@@ -99,13 +156,13 @@ class RingWriter:
             raise ValueError(
                 f"a payload of {len(payload):,} bytes does not fit a slot of {ring.slot_bytes:,}"
             )
-        for reader in range(ring.n_readers):
+        reader = self.slowest()
+        if reader is not None:
             held = self._segment.load(ring.reader_at(reader) + CURSOR)
-            if sequence - held > ring.n_slots:
-                raise RingFull(
-                    f"ring is full: reader {reader} has not released message {held + 1}, which "
-                    f"holds the slot of message {sequence}"
-                )
+            raise RingFull(
+                f"ring is full: reader {reader} has not released message {held + 1}, which "
+                f"holds the slot of message {sequence}"
+            )
         at = ring.slot_at(sequence)
         _HEADER.pack_into(memory, at, sequence, call_id, 0, len(payload), flags)
         memory[at + PAYLOAD : at + PAYLOAD + len(payload)] = payload
@@ -119,6 +176,15 @@ class RingWriter:
             LINE_BYTES,
             ring.n_readers,
         )
+
+    def slowest(self) -> int | None:
+        """The reader that still holds the slot which the next message needs; None if it is free."""
+        ring = self._ring
+        for reader in range(ring.n_readers):
+            held = self._segment.load(ring.reader_at(reader) + CURSOR)
+            if self._sequence + 1 - held > ring.n_slots:
+                return reader
+        return None
 
     def notify(self, n_armed: int) -> None:
         """Ring the doorbell if somebody is armed: one wake for all readers."""
@@ -140,31 +206,23 @@ class RingReader:
         self._line_at = ring.reader_at(reader)
         self._released = segment.load(self._line_at + CURSOR)
 
-    def wait(self, plan: tuple[int, ...]) -> RawWait:
+    def wait(self, plan: tuple[int, ...], rehearse: Callable[[], None] = _nothing) -> RawWait:
         """Carry out a flat plan until the next message is visible.
+
+        Parameters
+        ----------
+        plan
+            Four stages of three numbers.
+        rehearse
+            Called at a REHEARSE stage.
 
         Raises
         ------
         Stopped
             If the stop word was set instead.
         """
-        raw = RawWait(
-            *wait(
-                self._memory,
-                self._ring.head_at,
-                self._released,
-                self._line_at + ARMED,
-                STOP_AT,
-                plan,
-            )
-        )
-        if raw.over == SEEN:
-            return raw
-        if raw.over == STOPPED:
-            raise Stopped
-        raise ValueError(
-            f"the plan {plan} ended before a message came; its last stage must last for ever"
-        )
+        word = (self._memory, self._ring.head_at, self._released, self._line_at + ARMED, STOP_AT)
+        return _carry_out(word, plan, rehearse)
 
     def read(self) -> Message:
         """Copy the next message out and release its slot; it must be visible.
@@ -181,8 +239,57 @@ class RingReader:
             raise RuntimeError(f"slot {at} holds message {found}, expected {sequence}")
         payload = self._memory[at + PAYLOAD : at + PAYLOAD + length]
         self._released = sequence
-        self._segment.store(self._line_at + CURSOR, sequence)
+        # The same protocol as for a message, the other way round: the cursor is what the writer of
+        # a full ring watches, and is armed on.
+        line_at = self._line_at
+        _, armed = post(
+            self._memory,
+            line_at + CURSOR,
+            sequence,
+            line_at + RELEASED_NS,
+            line_at + WRITER_ARMED,
+            LINE_BYTES,
+            1,
+        )
+        if armed:
+            wake(self._memory, line_at + CURSOR)
         return Message(call_id, flags, published_ns, payload)
+
+
+class SlotWatch:
+    """Waits as a reader does, but for a slot: the writer of a full ring uses it."""
+
+    def __init__(self, writer: RingWriter, segment: Segment, ring: RingLayout) -> None:
+        """Watch the ring of a writer."""
+        self._writer = writer
+        self._segment = segment
+        self._ring = ring
+        self._line_at = ring.reader_at(0)
+        self._seen_ns = 0
+
+    def wait(self, plan: tuple[int, ...], rehearse: Callable[[], None] = _nothing) -> RawWait:
+        """Carry out a flat plan until the slowest reader releases a slot.
+
+        Raises
+        ------
+        Stopped
+            If the stop word was set instead.
+        """
+        reader = self._writer.slowest()
+        self._line_at = line_at = self._ring.reader_at(reader or 0)
+        # A slot that came free meanwhile is a cursor that differs from what a full ring has.
+        full = self._writer.sequence - self._ring.n_slots
+        memory = self._segment.memory
+        word = (memory, line_at + CURSOR, full, line_at + WRITER_ARMED, STOP_AT)
+        raw = _carry_out(word, plan, rehearse)
+        self._seen_ns = raw.seen_ns
+        return raw
+
+    def read(self) -> Message:
+        """Tell when the slot was released, in the terms of a message."""
+        # The reader may have released another since: then this one came free before it was seen.
+        released_ns = min(self._segment.load(self._line_at + RELEASED_NS), self._seen_ns)
+        return Message(self._segment.load(self._line_at + CURSOR), 0, released_ns, b"")
 
 
 # The header is one Struct, so its fields must lie where the layout says.

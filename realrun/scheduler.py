@@ -9,7 +9,9 @@ from collections import deque
 
 from realrun.accounting import Accounting
 from realrun.layout import ORIGIN_AT
-from realrun.ring import LEAVE, PENDING, START, WARM_UP, RingReader, RingWriter
+from realrun.publisher import Publisher
+from realrun.rehearsal import Rehearsal
+from realrun.ring import LEAVE, PENDING, START, WARM_UP, RingReader, RingWriter, SlotWatch
 from realrun.segment import Segment
 from realrun.spec import RunSpec
 from realrun.waiter import Known, Waiter
@@ -17,12 +19,12 @@ from shmsim.batching import Batch, Batcher
 from shmsim.message import decode_reply, decode_second_call, encode_request, encode_second_call
 from shmsim.records import RunRecords, StepRow
 from shmsim.tape import Tape
-from shmsim.units import MS
-from shmsim.wait import SCHEDULER_RECV
+from shmsim.wait import SCHEDULER_RECV, SCHEDULER_SLOT
 from shmsim.workload import Lengths, Workload, closed_loop
 
 _N_WARM_UP_TOKENS = 40
-_SETTLE_NS = 30 * MS  # for the workers to see START before time begins
+_CONTROL = Known(0, True, 0, 0, 0)  # known about messages that are no call
+_SETTLE_S = 0.03  # for the workers to see START before time begins
 
 
 class Scheduler:
@@ -34,9 +36,11 @@ class Scheduler:
         Shared with the workers.
     spec
         What to run.
+    rehearsal
+        Private to this process.
     """
 
-    def __init__(self, segment: Segment, spec: RunSpec) -> None:
+    def __init__(self, segment: Segment, spec: RunSpec, rehearsal: Rehearsal) -> None:
         """Open both rings."""
         self._segment = segment
         self._engine = spec.engine
@@ -44,7 +48,18 @@ class Scheduler:
         self._two_calls = spec.engine.calls_per_step == 2
         self._tape = Tape(spec.seed, spec.replication)
         self._workload = spec.workload.build(self._tape)
-        self._writer = RingWriter(segment, segment.layout.request)
+        ring = segment.layout.request
+        writer = RingWriter(segment, ring)
+        slot_waiter = Waiter(
+            "scheduler",
+            SCHEDULER_SLOT,
+            SlotWatch(writer, segment, ring),
+            spec.policy,
+            spec.costs,
+            self._tape.uniform("scheduler", "slot policy"),
+            rehearsal.rehearse_scheduler,
+        )
+        self._publisher = Publisher(writer, slot_waiter)
         self._waiter = Waiter(
             "scheduler",
             SCHEDULER_RECV,
@@ -52,7 +67,9 @@ class Scheduler:
             spec.policy,
             spec.costs,
             self._tape.uniform("scheduler", "policy"),
+            rehearsal.rehearse_scheduler,
         )
+        rehearsal.prepare_scheduler_work()
         self._origin_ns = 0
         self._flags = 0
         self._steps: list[StepRow] = []
@@ -63,26 +80,29 @@ class Scheduler:
         self._flags = WARM_UP
         self._origin_ns = time.monotonic_ns()
         self._serve(closed_loop(2, 1, constant, constant, self._tape))
-        self._origin_ns = time.monotonic_ns() + _SETTLE_NS
-        self._segment.store(ORIGIN_AT, self._origin_ns)
-        self._publish(0, START, b"")
-        _sleep_until(self._origin_ns)
+        self._publish(_CONTROL, 0, START, b"")
+        time.sleep(_SETTLE_S)
         self._waiter.reset()
         self._steps = []
         self._flags = 0
-        self._writer.n_notified = self._writer.n_elided = 0
+        self._publisher.reset()
         accounting = Accounting("scheduler")
+        # Time begins when nothing is left to prepare: the first request shall not wait for it.
+        self._origin_ns = time.monotonic_ns()
+        self._segment.store(ORIGIN_AT, self._origin_ns)
         batcher = self._serve(self._workload)
         self._waiter.learn()
-        process = accounting.row(0, self._writer.n_notified, self._writer.n_elided)
-        self._publish(2 * len(self._steps), LEAVE, b"")
-        rows = self._waiter.rows_since(self._origin_ns)
+        writer = self._publisher.writer
+        process = accounting.row(0, writer.n_notified, writer.n_elided)
+        self._publish(_CONTROL, 2 * len(self._steps), LEAVE, b"")
+        rows = [
+            *self._waiter.rows_since(self._origin_ns),
+            *self._publisher.waiter.rows_since(self._origin_ns),
+        ]
         return RunRecords(self._steps, rows, batcher.request_rows(), [process])
 
-    def _publish(self, call_id: int, flags: int, payload: bytes) -> int:
-        published_ns, n_armed = self._writer.publish(call_id, flags | self._flags, payload)
-        self._writer.notify(n_armed)
-        return published_ns
+    def _publish(self, known: Known, call_id: int, flags: int, payload: bytes) -> int:
+        return self._publisher.send(call_id, flags | self._flags, payload, known)
 
     def _serve(self, workload: Workload) -> Batcher:
         """Serve every request of a workload."""
@@ -109,15 +129,16 @@ class Scheduler:
         scheduled_ns = time.monotonic_ns()
         batch = batcher.schedule()
         pending = PENDING if batch.pending else 0
-        published_ns = self._publish(2 * batch.step, pending, encode_request(batch))
+        known = _known(batch)
+        published_ns = self._publish(known, 2 * batch.step, pending, encode_request(batch))
         if self._two_calls and self._is_async:
-            self._publish(2 * batch.step + 1, pending, encode_second_call(batch.step))
+            self._publish(known, 2 * batch.step + 1, pending, encode_second_call(batch.step))
         if is_last_in_flight:
             self._waiter.learn()
         if self._two_calls and not self._is_async:
-            message, _ = self._waiter.wait(0, _known(batch))
+            message, _ = self._waiter.wait(0, known)
             decode_second_call(message.payload)
-            self._publish(2 * batch.step + 1, pending, encode_second_call(batch.step))
+            self._publish(known, 2 * batch.step + 1, pending, encode_second_call(batch.step))
             self._waiter.learn()
         return batch, scheduled_ns, published_ns
 

@@ -28,7 +28,7 @@ class Segment:
     Use as a context manager: leaving it unmaps, and unlinks if this process created it.
     """
 
-    def __init__(self, path: Path, memory: mmap.mmap, layout: SegmentLayout) -> None:
+    def __init__(self, path: Path | None, memory: mmap.mmap, layout: SegmentLayout) -> None:
         """Wrap a mapping; use `create` or `attach`."""
         self.path = path
         self.memory = memory
@@ -70,6 +70,11 @@ class Segment:
         return segment
 
     @classmethod
+    def private(cls, layout: SegmentLayout) -> Self:
+        """Make a segment that no other process can see, and that has no name."""
+        return cls(None, mmap.mmap(-1, layout.size), layout)
+
+    @classmethod
     def attach(cls, path: Path, layout: SegmentLayout) -> Self:
         """Map a segment that another process created.
 
@@ -102,7 +107,8 @@ class Segment:
 
     def unlink(self) -> None:
         """Remove the name; mappings stay valid."""
-        self.path.unlink(missing_ok=True)
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Unmap; the name stays."""

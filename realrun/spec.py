@@ -29,6 +29,8 @@ class RunSpec:
         Core of the scheduler and of each worker; empty leaves it to the kernel.
     echo_guard_ns
         See `realrun.device.EchoDevice`.
+    n_slots
+        Slots of each ring, at least 2: as many as steps can be in flight.
     """
 
     engine: EngineConfig
@@ -40,13 +42,14 @@ class RunSpec:
     replication: int
     cores: tuple[int, ...]
     echo_guard_ns: int
+    n_slots: int = 8
 
     @property
     def layout(self) -> SegmentLayout:
         """The segment this run needs."""
         # A message takes under 64 bytes per sequence, and a slot is made for the largest batch.
         slot_bytes = 1024 + 64 * self.engine.max_sequences
-        return SegmentLayout(self.engine.workers, slot_bytes=slot_bytes)
+        return SegmentLayout(self.engine.workers, self.n_slots, slot_bytes)
 
     def write(self, path: Path) -> None:
         """Store for the children to read."""
@@ -71,6 +74,7 @@ class RunSpec:
             content["replication"],
             tuple(content["cores"]),
             content["echo_guard_ns"],
+            content["n_slots"],
         )
 
 

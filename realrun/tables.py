@@ -76,8 +76,8 @@ def validation_table(validation: Validation) -> Table:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
-    table.add_column("policy", overflow="fold")
-    table.add_column("")
+    table.add_column("policy", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for label in (
         "TPOT p50\nms",
         "TPOT p99\nms",
@@ -111,8 +111,8 @@ def validation_table(validation: Validation) -> Table:
     return table
 
 
-_HIT: Final = "within 5 %, 5 points"
-_MISS: Final = "off by more"
+_HIT: Final = "hit"
+_MISS: Final = "miss"
 
 
 def _number_or_none(value: float, unit: int) -> str:

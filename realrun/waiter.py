@@ -1,9 +1,10 @@
 """Carries out the plans of a policy on a CPU, for one process at one ring."""
 
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
-from realrun.ring import Message, RawWait, RingReader
+from realrun.ring import Message, RawWait, RingReader, SlotWatch
 from shmsim.records import WaitRow
 from shmsim.tape import Stream
 from shmsim.wait import StageCpu, WaitContext, WaitCosts, WaitOutcome, WaitPolicy
@@ -19,6 +20,10 @@ class Known(NamedTuple):
     n_kv_tokens: int
 
 
+def _refuse_to_rehearse() -> None:
+    raise RuntimeError("this site has no rehearsal, yet its policy asks for one")
+
+
 class Waiter:
     """Waits for messages by policy, learns from each wait, and keeps its record.
 
@@ -29,25 +34,29 @@ class Waiter:
     site
         Which wait of the step loop this is.
     reader
-        The ring.
+        Where it waits for messages, or for slots.
     policy
         Start value; each call of a step has a policy of its own from there on.
     costs
         What policies are told.
     uniform
         Random numbers for policies.
+    rehearse
+        A harmless repeat of the work that follows the wait, for plans that ask for it.
     """
 
     def __init__(
         self,
         process: str,
         site: int,
-        reader: RingReader,
+        reader: RingReader | SlotWatch,
         policy: WaitPolicy,
         costs: WaitCosts,
         uniform: Stream,
+        rehearse: Callable[[], None] | None = None,
     ) -> None:
         """Start without history."""
+        self._rehearse = rehearse or _refuse_to_rehearse
         self._process = process
         self._site = site
         self._reader = reader
@@ -75,7 +84,7 @@ class Waiter:
             If the run was stopped meanwhile.
         """
         ctx, plan = self.prepare(call, known)
-        raw = self._reader.wait(plan)
+        raw = self._reader.wait(plan, self._rehearse)
         message = self._reader.read()
         self._last_seen_ns = raw.seen_ns
         self._finished = ctx, raw, message, known.step

@@ -12,7 +12,9 @@ from realrun.accounting import Accounting
 from realrun.device import EchoDevice, Launched
 from realrun.host import exact_timers
 from realrun.layout import ORIGIN_AT
-from realrun.ring import LEAVE, PENDING, START, WARM_UP, RingReader, RingWriter, Stopped
+from realrun.publisher import Publisher
+from realrun.rehearsal import Rehearsal
+from realrun.ring import LEAVE, PENDING, START, WARM_UP, RingReader, RingWriter, SlotWatch, Stopped
 from realrun.segment import Segment
 from realrun.spec import RunSpec
 from realrun.waiter import Known, Waiter
@@ -25,7 +27,7 @@ from shmsim.message import (
 )
 from shmsim.records import RunRecords, StepRow
 from shmsim.tape import Tape
-from shmsim.wait import WORKER_RECV
+from shmsim.wait import WORKER_RECV, WORKER_SLOT
 
 
 class Worker:
@@ -39,9 +41,11 @@ class Worker:
         What to run.
     rank
         From 0, which is the output rank.
+    rehearsal
+        Private to this process.
     """
 
-    def __init__(self, segment: Segment, spec: RunSpec, rank: int) -> None:
+    def __init__(self, segment: Segment, spec: RunSpec, rank: int, rehearsal: Rehearsal) -> None:
         """Open both rings and the device."""
         self._segment = segment
         self._name = f"worker{rank}"
@@ -50,7 +54,18 @@ class Worker:
         self._two_calls = spec.engine.calls_per_step == 2
         tape = Tape(spec.seed, spec.replication)
         self._device = EchoDevice(segment, rank, spec.device.step_time, tape, spec.echo_guard_ns)
-        self._writer = RingWriter(segment, segment.layout.reply)
+        ring = segment.layout.reply
+        writer = RingWriter(segment, ring)
+        slot_waiter = Waiter(
+            self._name,
+            WORKER_SLOT,
+            SlotWatch(writer, segment, ring),
+            spec.policy,
+            spec.costs,
+            tape.uniform(self._name, "slot policy"),
+            rehearsal.rehearse_worker,
+        )
+        self._publisher = Publisher(writer, slot_waiter)
         self._waiter = Waiter(
             self._name,
             WORKER_RECV,
@@ -58,7 +73,9 @@ class Worker:
             spec.policy,
             spec.costs,
             tape.uniform(self._name, "policy"),
+            rehearsal.rehearse_worker,
         )
+        rehearsal.prepare_worker_work()
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._steps: list[StepRow] = []
 
@@ -72,14 +89,17 @@ class Worker:
             self._jobs.put(None)
             thread.join()
         process = accounting.row(
-            self._device.emulation_cpu_ns, self._writer.n_notified, self._writer.n_elided
+            self._device.emulation_cpu_ns,
+            self._publisher.writer.n_notified,
+            self._publisher.writer.n_elided,
         )
         origin_ns = self._segment.load(ORIGIN_AT)
         steps = [
             row._replace(launched_ns=row.launched_ns - origin_ns, done_ns=row.done_ns - origin_ns)
             for row in self._steps
         ]
-        return RunRecords(steps, self._waiter.rows_since(origin_ns), [], [process])
+        waits = [*self._waiter.rows_since(origin_ns), *self._publisher.waiter.rows_since(origin_ns)]
+        return RunRecords(steps, waits, [], [process])
 
     def _receive_until_leave(self) -> Accounting:
         waiter, device = self._waiter, self._device
@@ -98,10 +118,11 @@ class Worker:
             call = decode_request(message.payload)
             launched = device.launch(call, is_warm_up=bool(message.flags & WARM_UP))
             pending = bool(message.flags & PENDING)
-            known = Known(call.step, True, call.n_decode, call.n_prefill_tokens, call.n_kv_tokens)
+            known = _known(call)
             if self._two_calls:
                 if self._replies and not self._is_async:
-                    self._reply(2 * call.step, encode_second_call(call.step))
+                    reply = encode_second_call(call.step)
+                    self._publisher.send(2 * call.step, 0, reply, known)
                 waiter.learn()
                 second, _ = waiter.wait(1, known)
                 decode_second_call(second.payload)
@@ -119,14 +140,14 @@ class Worker:
     def _start_records(self) -> None:
         """Forget the warm-up."""
         self._steps = []
-        self._writer.n_notified = self._writer.n_elided = 0
+        self._publisher.reset()
         self._device.emulation_cpu_ns = 0
 
     def _finish(self, launched: Launched, call: CallOne) -> None:
         """Wait for the device and, from the output rank, reply."""
         launched_ns, done_ns = self._device.wait(launched)
         if self._replies:
-            self._reply(2 * call.step + 1, encode_reply(call))
+            self._publisher.send(2 * call.step + 1, 0, encode_reply(call), _known(call))
             self._steps.append(
                 StepRow(
                     call.step,
@@ -141,10 +162,6 @@ class Worker:
                 )
             )
 
-    def _reply(self, call_id: int, payload: bytes) -> None:
-        _, n_armed = self._writer.publish(call_id, 0, payload)
-        self._writer.notify(n_armed)
-
     def _reply_thread(self) -> None:
         """What vLLM's async output thread does: wait for the device beside the main thread."""
         exact_timers()
@@ -153,3 +170,8 @@ class Worker:
                 job()
             except Stopped:
                 return
+
+
+def _known(call: CallOne) -> Known:
+    """The worker knows its batch, and that the scheduler is at the next one."""
+    return Known(call.step, True, call.n_decode, call.n_prefill_tokens, call.n_kv_tokens)

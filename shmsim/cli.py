@@ -264,6 +264,8 @@ def describe(policy: WaitPolicy) -> str:
 
 
 def _show(field: str, value: float) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if not field.endswith("_ns"):
         return f"{value:g}"
     return format_ns(value) if value >= 0 else "B"

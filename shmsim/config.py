@@ -352,6 +352,7 @@ _POLICY_RANGES: Final = {
     "period_ns": (1, _DAY_NS),
     "guard_ns": (0, 60 * S),
     "smoothing": (1e-6, 1.0),
+    "rehearse": (False, True),
 }
 
 

@@ -18,6 +18,7 @@ from shmsim.wait import (
     WaitPlan,
     WaitPolicy,
     block_penalty_ns,
+    doze_rehearse_spin_park,
     doze_spin_park,
     only,
     park,
@@ -173,12 +174,16 @@ class WakeAhead(NamedTuple):
         p99 timer overshoot; `shmsim tune` chooses it. At least 0.
     smoothing
         Weight of the newest wait in the running mean, in (0, 1].
+    rehearse
+        Whether to rehearse the work that follows, between the doze and the spin: caches that went
+        cold meanwhile are warm again when the event comes.
     mean_wait_ns
         Running mean of the waits so far; negative before the first.
     """
 
     guard_ns: int = 100_000
     smoothing: float = 0.2
+    rehearse: bool = False
     mean_wait_ns: float = -1.0
 
     def plan(self, ctx: WaitContext) -> WaitPlan:
@@ -189,7 +194,12 @@ class WakeAhead(NamedTuple):
         if expected_ns <= 2 * self.guard_ns:
             # Too short to be worth a sleep: spin past the expected end, then give up.
             return then_park(SPIN, 2 * self.guard_ns + expected_ns, 0)
-        return doze_spin_park(expected_ns - self.guard_ns, expected_ns + 2 * self.guard_ns)
+        awake_at_ns = expected_ns - self.guard_ns
+        if self.rehearse and awake_at_ns > 2 * ctx.costs.rehearsal_ns:
+            return doze_rehearse_spin_park(
+                awake_at_ns - ctx.costs.rehearsal_ns, expected_ns + 2 * self.guard_ns
+            )
+        return doze_spin_park(awake_at_ns, expected_ns + 2 * self.guard_ns)
 
     def after(self, ctx: WaitContext, outcome: WaitOutcome) -> "WakeAhead":
         """Fold the wait just finished into the running mean."""
@@ -202,7 +212,7 @@ class WakeAhead(NamedTuple):
         if mean_ns < 0.0:
             mean_ns = wait_ns
         mean_ns += self.smoothing * (wait_ns - mean_ns)
-        return WakeAhead(self.guard_ns, self.smoothing, mean_ns)
+        return WakeAhead(self.guard_ns, self.smoothing, self.rehearse, mean_ns)
 
 
 #: Every policy class, by the name it has in a config file and on the command line.
@@ -226,4 +236,5 @@ PRESETS: Final[dict[str, WaitPolicy]] = {
     "sleep-100ms": GraceThenPoll(3 * S, 100 * MS),
     "park": Park(),
     "wake-ahead": WakeAhead(),
+    "rehearse-ahead": WakeAhead(rehearse=True),
 }

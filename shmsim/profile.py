@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from shmsim.wait import WaitCosts
 
 FORMAT: Final = "shmsim-profile"
-VERSION: Final = 1
+VERSION: Final = 2
 DEAREST_POLICY: Final = "WakeAhead"
 #: Every percent, and every tenth of the last: between the 99th percentile and the greatest of some
 #: hundred values a straight line would promise ten times too many outliers.
@@ -56,9 +56,13 @@ COSTS: Final[dict[str, tuple[str, str]]] = {
     "doze_cpu": ("asleep_ns", "CPU time of one doze that its timer ended"),
     "slow_after_spin": ("asleep_ns", "extra time of scheduler work after spinning that long"),
     "slow_after_park": ("asleep_ns", "extra time of scheduler work after a park of that long"),
+    "slow_after_rehearsal": ("asleep_ns", "the same after doze, rehearsal and a short spin"),
+    "rehearsal": ("asleep_ns", "one rehearsal of scheduler work after a doze of that long"),
     "slow_after_doze": ("asleep_ns", "extra time of scheduler work after doze, then a short spin"),
     "worker_slow_after_spin": ("asleep_ns", "the same for worker work"),
     "worker_slow_after_park": ("asleep_ns", "the same for worker work"),
+    "worker_slow_after_rehearsal": ("asleep_ns", "the same for worker work"),
+    "worker_rehearsal": ("asleep_ns", "the same for worker work"),
     "worker_slow_after_doze": ("asleep_ns", "the same for worker work"),
 }
 
@@ -179,6 +183,7 @@ class MachineProfile:
             int(self.costs["wake_latency"].at(0.5, typical_ns)),
             int(self.costs["park_cpu"].at(0.5, typical_ns)),
             int(self.costs["timer_overshoot"].at(0.99, typical_ns)),
+            int(self.costs["rehearsal"].at(0.9, typical_ns)),
             delay_price,
         )
 

@@ -22,7 +22,7 @@ class Trial(NamedTuple):
 
 
 class Tuner(NamedTuple):
-    """Tries a coarse grid of guards and windows, then halves the distance round the best guard.
+    """Tries a grid of guards and windows, then finer round the best guard, then a rehearsal.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Tuner(NamedTuple):
     @property
     def n_planned(self) -> int:
         """How many trials there will be in all."""
-        return len(_COARSE_GUARDS_NS) + len(_COARSE_WINDOWS_NS) + 2
+        return len(_COARSE_GUARDS_NS) + len(_COARSE_WINDOWS_NS) + 3
 
     def ask(self) -> WaitPolicy | None:
         """The policy to try next; None when there is nothing left to learn."""
@@ -47,8 +47,14 @@ class Tuner(NamedTuple):
             return SpinThenPark(_COARSE_WINDOWS_NS[n])
         n -= len(_COARSE_WINDOWS_NS)
         best = self._best_guard_ns()
-        # Neighbours on the coarse grid are a factor of two apart; try between them.
-        return (WakeAhead(best * 7 // 10), WakeAhead(best * 14 // 10), None)[min(n, 2)]
+        # Neighbours on the coarse grid are a factor of two apart; try between them. Then whether
+        # rehearsing pays.
+        last = (
+            WakeAhead(best * 7 // 10),
+            WakeAhead(best * 14 // 10),
+            WakeAhead(best, rehearse=True),
+        )
+        return last[n] if n < len(last) else None
 
     def tell(self, policy: WaitPolicy, cost: float) -> Self:
         """The tuner that knows one more trial."""

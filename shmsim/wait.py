@@ -16,15 +16,19 @@ YIELD: Final = 1  #: look again and again, giving the core to others between loo
 NAP: Final = 2  #: one timed sleep that nothing can cut short
 DOZE: Final = 3  #: one timed sleep that the doorbell can cut short
 POLL: Final = 4  #: look once every ``period_ns``, sleeping deafly in between
+REHEARSE: Final = 6  #: do the work that follows the wait once, on a private copy, to warm caches
 PARK: Final = 5  #: sleep until the doorbell; ``period_ns`` > 0 looks again by itself that often
 
-KIND_NAMES: Final = ("spin", "yield", "nap", "doze", "poll", "park")
+KIND_NAMES: Final = ("spin", "yield", "nap", "doze", "poll", "park", "rehearse")
 
 # Sites: which wait of the step loop this is.
 WORKER_RECV: Final = 0  #: a worker waits for the scheduler's next call
 SCHEDULER_RECV: Final = 1  #: the scheduler waits for the reply of the output rank
 
-SITE_NAMES: Final = ("worker_recv", "scheduler_recv")
+SCHEDULER_SLOT: Final = 2  #: the request ring is full: the scheduler waits for a slot
+WORKER_SLOT: Final = 3  #: the reply ring is full: the output rank waits for a slot
+
+SITE_NAMES: Final = ("worker_recv", "scheduler_recv", "scheduler_slot", "worker_slot")
 
 MAX_STAGES: Final = 4
 
@@ -35,9 +39,10 @@ class Stage(NamedTuple):
     Parameters
     ----------
     kind
-        One of `SPIN`, `YIELD`, `NAP`, `DOZE`, `POLL`, `PARK`.
+        One of `SPIN`, `YIELD`, `NAP`, `DOZE`, `POLL`, `PARK`, `REHEARSE`.
     until_ns
         When the next stage begins, counted from the start of the wait; `FOREVER_NS` for the last.
+        A `REHEARSE` stage ends when its rehearsal does, whatever this says.
     period_ns
         Time between two looks of a `POLL`, or between two rechecks of a `PARK` (0: none).
     """
@@ -72,6 +77,8 @@ class WaitCosts(NamedTuple):
         CPU time that one park and its unpark take, median.
     timer_overshoot_ns
         How late a timed sleep of about 2 ms ends, 99th percentile.
+    rehearsal_ns
+        What a rehearsal after a sleep of about 2 ms takes, 90th percentile.
     delay_price
         Core-seconds one would pay to take one second off the critical path; the *r* of DESIGN.md.
     """
@@ -79,6 +86,7 @@ class WaitCosts(NamedTuple):
     wake_latency_ns: int
     block_cpu_ns: int
     timer_overshoot_ns: int
+    rehearsal_ns: int
     delay_price: float
 
 
@@ -88,7 +96,7 @@ class WaitContext(NamedTuple):
     Parameters
     ----------
     site
-        Which wait this is: `WORKER_RECV` or `SCHEDULER_RECV`.
+        Which wait this is: `WORKER_RECV`, `SCHEDULER_RECV`, `SCHEDULER_SLOT` or `WORKER_SLOT`.
     call
         Which call of the step is awaited, 0 or 1. Each (site, call) has a policy of its own, since
         the waits of the two calls differ a hundredfold.
@@ -189,6 +197,16 @@ def then_park(kind: int, until_ns: int, recheck_ns: int) -> WaitPlan:
     return WaitPlan(Stage(kind, until_ns, 0), parked, park(), park())
 
 
+def doze_rehearse_spin_park(doze_until_ns: int, spin_until_ns: int) -> WaitPlan:
+    """Doze, warm the caches by rehearsing, meet the event awake; park if it does not come."""
+    return WaitPlan(
+        Stage(DOZE, doze_until_ns, 0),
+        Stage(REHEARSE, doze_until_ns, 0),
+        Stage(SPIN, spin_until_ns, 0),
+        park(),
+    )
+
+
 def doze_spin_park(doze_until_ns: int, spin_until_ns: int) -> WaitPlan:
     """Doze, then meet the event awake; park if it does not come."""
     return WaitPlan(Stage(DOZE, doze_until_ns, 0), Stage(SPIN, spin_until_ns, 0), park(), park())
@@ -222,10 +240,10 @@ def check_plan(plan: WaitPlan) -> None:
                 f"{'at least 1' if stage.kind == POLL else 'at least 0'} ns, got {stage.period_ns}"
             )
         if stage.until_ns >= FOREVER_NS:
-            if stage.kind == NAP:
+            if stage.kind in (NAP, REHEARSE):
                 raise ValueError(
-                    f"stage {index} is a nap without end, which nothing can cut short; give it an "
-                    "end, or doze, poll or park"
+                    f"stage {index} is a {name} without end, which nothing can cut short; give it "
+                    "an end, or doze, poll or park"
                 )
             return
         reached_ns = stage.until_ns

@@ -20,6 +20,8 @@ TOY_COSTS_NS = {
     "doze_cpu": 12 * US,
     "notify_armed": 9 * US,
     "timer_overshoot": 30 * US,
+    "rehearsal": 60 * US,
+    "worker_rehearsal": 60 * US,
 }
 
 

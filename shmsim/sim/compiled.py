@@ -23,6 +23,7 @@ import numpy as np
 from shmsim.tape import Tape
 from shmsim.units import S
 from shmsim.wait import (
+    SITE_NAMES,
     StageCpu,
     WaitContext,
     WaitCosts,
@@ -339,7 +340,7 @@ def random_waits(n_waits: int, seed: int) -> Iterator[tuple[WaitContext, WaitOut
 
     Waits come in spells of 32 around one length, so that a policy which learns has something to
     learn; the lengths go from 30 ns to 30 s. Among them are waits of 0, publications before the
-    wait began, idle gaps of up to a day, both sites, both calls, and costs of 0.
+    wait began, idle gaps of up to a day, all sites, both calls, and costs of 0.
 
     Parameters
     ----------
@@ -367,11 +368,12 @@ def random_waits(n_waits: int, seed: int) -> Iterator[tuple[WaitContext, WaitOut
     n_prefill = mostly(0, 0.7, spread(1, 1 << 20))
     uniform = mostly(rng.random(n_waits), 0.98, mostly(0.0, 0.5, 1.0 - 2.0**-53))
     price = mostly(10.0, 0.5, mostly(rng.exponential(100.0, n_waits), 0.9, 0.0))
-    costs = [mostly(spread(1, 1e7), 0.95, 0).tolist() for _ in range(3)]
+    costs = [mostly(spread(1, 1e7), 0.95, 0).tolist() for _ in range(4)]
     cpu = [mostly(spread(1, 1e10), 0.6, 0).tolist() for _ in range(4)]
     overshoot_ns = mostly(spread(1, 1e8), 0.5, 0)
     stage, preempted = rng.integers(0, 4, (2, n_waits)).tolist()
-    site, call, pending, belled = rng.integers(0, 2, (4, n_waits)).tolist()
+    site = rng.integers(0, len(SITE_NAMES), n_waits).tolist()
+    call, pending, belled = rng.integers(0, 2, (3, n_waits)).tolist()
     contexts = map(
         WaitContext,
         site,

@@ -131,6 +131,7 @@ class _Actor:
         self.notified = 0
         self.elided = 0
         self.last_seen_ns = 0
+        self.rehearsal = "rehearsal" if site == SCHEDULER_RECV else "worker_rehearsal"
         self.work = "slow" if site == SCHEDULER_RECV else "worker_slow"
         self.rows: list[WaitRow] = []
         self.finished: tuple[WaitContext, WaitOutcome] | None = None
@@ -194,7 +195,7 @@ class _Actor:
         enter_ns = int(self.policy_cost["plan"].at(u)) + self.draws.next("wait_enter")
         yield self.busy(enter_ns)
         started_ns = self.env.now_ns
-        wait = VirtualWait(plan, self.draws, index)
+        wait = VirtualWait(plan, self.draws, index, self.rehearsal)
         if not reader.inbox:
             reader.wait, reader.wait_started_ns = wait, started_ns
             reader.arrival = self.env.event()

@@ -8,12 +8,13 @@ from typing import Final, NamedTuple
 
 from shmsim.sim.draws import Draws
 from shmsim.units import FOREVER_NS
-from shmsim.wait import DOZE, MAX_STAGES, PARK, POLL, SPIN, YIELD, StageCpu, WaitPlan
+from shmsim.wait import DOZE, MAX_STAGES, PARK, POLL, REHEARSE, SPIN, YIELD, StageCpu, WaitPlan
 
 # What the waiter did last before it saw the event; the work that follows is slowed accordingly.
 SPUN: Final = "spin"
 PARKED: Final = "park"
 DOZED: Final = "doze"
+REHEARSED: Final = "rehearsal"
 
 
 class Seen(NamedTuple):
@@ -24,7 +25,7 @@ class Seen(NamedTuple):
     seen_after_ns, stage, cpu_ns, overshoot_ns, belled
         As in `shmsim.wait.WaitOutcome`.
     resumed_from, rested_ns
-        What it did last, `SPUN`, `PARKED` or `DOZED`, and for how long.
+        What it did last, `SPUN`, `PARKED`, `DOZED` or `REHEARSED`, and for how long it rested.
     """
 
     seen_after_ns: int
@@ -48,13 +49,18 @@ class VirtualWait:
     index
         Running number of this wait at this site: the same number gets the same luck under every
         policy.
+    rehearsal
+        Name of the cost of a rehearsal at this site.
     """
 
-    def __init__(self, plan: WaitPlan, draws: Draws, index: int) -> None:
+    def __init__(
+        self, plan: WaitPlan, draws: Draws, index: int, rehearsal: str = "rehearsal"
+    ) -> None:
         """Start to wait."""
         self._plan = plan
         self._draws = draws
         self._index = index
+        self._rehearsal = rehearsal
 
     def _overshoot_ns(self, slept_ns: int) -> int:
         return self._draws.at("timer_overshoot", self._index, slept_ns)
@@ -65,18 +71,29 @@ class VirtualWait:
         A doze whose timer has ended stays armed until its waiter runs again: the writer then rings
         for nothing.
         """
-        # A publication no later than the start is seen by the look before the first sleep.
-        return after_ns > 0 and self._plan[self.see(after_ns).stage].kind in (DOZE, PARK)
+        # A publication no later than the start is seen by the look before the first sleep, and one
+        # during a rehearsal by the look of the stage behind it.
+        if after_ns <= 0:
+            return False
+        seen = self.see(after_ns)
+        at_once = seen.resumed_from == REHEARSED and not seen.belled
+        return self._plan[seen.stage].kind in (DOZE, PARK) and not at_once
 
     def see(self, published_after_ns: int) -> Seen:
         """Find out when and how the waiter sees a publication at this instant."""
         draws, index = self._draws, self._index
         cpu_ns = [0] * MAX_STAGES
         begin_ns = overshoot_ns = dozed_ns = 0
+        rehearsed = False
         for stage, (kind, until_ns, period_ns) in enumerate(self._plan):
             if published_after_ns <= begin_ns:
                 # Every stage looks once before it waits; nothing was slept in this one.
                 break
+            if kind == REHEARSE:
+                rehearsed = True
+                cpu_ns[stage] = draws.at(self._rehearsal, index, dozed_ns)
+                begin_ns += cpu_ns[stage]
+                continue
             if begin_ns >= until_ns:
                 continue
             ends_here = published_after_ns <= until_ns or until_ns >= FOREVER_NS
@@ -87,6 +104,8 @@ class VirtualWait:
                     seen_ns = published_after_ns + draws.at(detection, index)
                     cpu_ns[stage] = seen_ns - begin_ns
                     mode, rested = (DOZED, dozed_ns) if dozed_ns else (SPUN, rested_ns)
+                    if rehearsed:
+                        mode = REHEARSED
                     return Seen(
                         seen_ns, stage, StageCpu(*cpu_ns), overshoot_ns, False, mode, rested
                     )
@@ -120,5 +139,5 @@ class VirtualWait:
         else:
             raise AssertionError("the last stage of a plan lasts for ever (check_plan)")
         seen_ns = max(begin_ns, 0)
-        mode = PARKED if dozed_ns else SPUN
+        mode = REHEARSED if rehearsed else PARKED if dozed_ns else SPUN
         return Seen(seen_ns, stage, StageCpu(*cpu_ns), overshoot_ns, False, mode, dozed_ns)

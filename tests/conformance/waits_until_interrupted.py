@@ -10,14 +10,14 @@ from importlib import import_module
 from realrun.layout import ARMED, STOP_AT, SegmentLayout
 from realrun.segment import Segment
 from shmsim.units import FOREVER_NS, S
-from shmsim.wait import KIND_NAMES, PARK, POLL
+from shmsim.wait import KIND_NAMES, PARK, POLL, REHEARSE
 
 wait = import_module(f"realrun._{sys.argv[1]}").wait
 
 with Segment.create(SegmentLayout(1)) as segment:
     ring = segment.layout.request
     words = (ring.head_at, 0, ring.reader_at(0) + ARMED, STOP_AT)
-    for kind, name in enumerate(KIND_NAMES):
+    for kind, name in enumerate(KIND_NAMES[:REHEARSE]):  # a rehearsal is no wait
         period_ns = 1000 * S if kind == POLL else 0
         plan = (kind, FOREVER_NS, period_ns, *(PARK, FOREVER_NS, 0) * 3)
         say = partial(print, name, flush=True)

@@ -9,7 +9,18 @@ from shmsim.workload import Request, Workload
 from tests.toy import toy_profile
 
 #: Whatever makes another way of waiting dearer than spinning.
-FREE = dict.fromkeys(("wake_latency", "park_cpu", "doze_cpu", "notify_armed", "timer_overshoot"), 0)
+FREE = dict.fromkeys(
+    (
+        "wake_latency",
+        "park_cpu",
+        "doze_cpu",
+        "notify_armed",
+        "timer_overshoot",
+        "rehearsal",
+        "worker_rehearsal",
+    ),
+    0,
+)
 
 
 def one_request(n_output):

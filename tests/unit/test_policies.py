@@ -30,7 +30,7 @@ from shmsim.wait import (
     then_park,
 )
 
-COSTS = WaitCosts(60 * US, 15 * US, 80 * US, 10.0)
+COSTS = WaitCosts(60 * US, 15 * US, 80 * US, 120 * US, 10.0)
 DURATIONS = st.integers(0, 10**11)
 
 
@@ -82,7 +82,7 @@ def test_the_spin_window_counts_from_the_start_of_the_wait(window_ns, since_seen
 
 @given(st.integers(0, 10**7), st.integers(0, 10**7), st.floats(0, 1000))
 def test_a_spin_window_left_open_is_the_block_penalty(wake_ns, cpu_ns, price):
-    costs = WaitCosts(wake_ns, cpu_ns, 0, price)
+    costs = WaitCosts(wake_ns, cpu_ns, 0, 0, price)
     plan = SpinThenPark().plan(context(costs=costs))
     assert plan == then_park(SPIN, block_penalty_ns(costs), 0)
 
@@ -109,7 +109,7 @@ def test_vllm_spins_for_ever_in_decode_and_the_forks_do_not():
 @given(st.integers(0, 10**6), st.floats(0.001, 1.0), DURATIONS)
 def test_the_first_wait_teaches_its_whole_length(guard_ns, smoothing, wait_ns):
     learnt = after_waits(WakeAhead(guard_ns, smoothing), wait_ns)
-    assert learnt == WakeAhead(guard_ns, smoothing, float(wait_ns))
+    assert learnt == WakeAhead(guard_ns, smoothing, mean_wait_ns=float(wait_ns))
 
 
 @given(st.floats(0.001, 1.0), st.lists(st.integers(0, 10**9), min_size=1, max_size=20))

@@ -1,0 +1,47 @@
+"""Publishes by policy: the writer of a full ring waits for a slot as readers wait for messages.
+
+Why nobody waits for ever: the scheduler has at most two steps in flight and every ring has at least
+two slots. It owes the workers nothing while it waits for a slot, and they need nothing from it to
+release one, unless the output rank in turn waits for a slot of the reply ring; but that ring holds
+a reply for each step in flight, so it is never full (tests/real/test_back_pressure.py).
+"""
+
+from realrun.ring import RingWriter
+from realrun.waiter import Known, Waiter
+
+
+class Publisher:
+    """The writing end of a ring, with its doorbell and its way to wait.
+
+    Parameters
+    ----------
+    writer
+        The ring.
+    waiter
+        Waits for a slot (`realrun.ring.SlotWatch`).
+    """
+
+    def __init__(self, writer: RingWriter, waiter: Waiter) -> None:
+        """Join both."""
+        self.writer = writer
+        self.waiter = waiter
+
+    def send(self, call_id: int, flags: int, payload: bytes, known: Known) -> int:
+        """Publish a message, after waiting for a slot if there is none; returns the stamp.
+
+        Raises
+        ------
+        Stopped
+            If the run was stopped meanwhile.
+        """
+        while self.writer.slowest() is not None:
+            self.waiter.wait(0, known)
+            self.waiter.learn()
+        published_ns, n_armed = self.writer.publish(call_id, flags, payload)
+        self.writer.notify(n_armed)
+        return published_ns
+
+    def reset(self) -> None:
+        """Forget what was counted and recorded."""
+        self.writer.n_notified = self.writer.n_elided = 0
+        self.waiter.reset()

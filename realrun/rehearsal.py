@@ -1,0 +1,124 @@
+"""A harmless repeat of the work that follows a wait."""
+
+from typing import Final
+
+from realrun.device import EchoDevice
+from realrun.ring import RingReader, RingWriter
+from realrun.segment import Segment
+from realrun.waiter import Known, Waiter
+from shmsim.batching import Batcher
+from shmsim.message import decode_reply, decode_request, encode_reply, encode_request
+from shmsim.steptime import StepTime
+from shmsim.tape import Tape
+from shmsim.units import US
+from shmsim.wait import SCHEDULER_RECV, WaitCosts, WaitPolicy
+from shmsim.workload import Request, Workload
+
+KNOWN: Final = Known(0, True, 4, 0, 4000)
+# A policy's own CPU does not depend on the costs it is told.
+_PLACEHOLDER_COSTS: Final = WaitCosts(50 * US, 15 * US, 60 * US, 100 * US, 10.0)
+
+
+class Rehearsal:
+    """Both ends of the loop within one process: what a run does between two waits, harmlessly.
+
+    Calibration times it; a REHEARSE stage of a plan runs it, so that the code and the interpreter's
+    data are in the caches when the real work comes. It has rings, a device and a batcher of its
+    own: a rehearsal on the live slot would read it while the scheduler writes it.
+
+    Parameters
+    ----------
+    segment
+        Private to this process.
+    policy
+        Whose plans and successors are computed.
+    """
+
+    def __init__(self, segment: Segment, policy: WaitPolicy) -> None:
+        """Open rings, device and a batcher that never runs out of work."""
+        self.segment = segment
+        layout = segment.layout
+        self.requests = RingWriter(segment, layout.request)
+        self.request_reader = RingReader(segment, layout.request, 0)
+        self.replies = RingWriter(segment, layout.reply)
+        self.reply_reader = RingReader(segment, layout.reply, 0)
+        tape = Tape(0)
+        self.waiter = Waiter(
+            "calibration",
+            SCHEDULER_RECV,
+            self.reply_reader,
+            policy,
+            _PLACEHOLDER_COSTS,
+            tape.uniform("calibration", "policy"),
+        )
+        self.device = EchoDevice(segment, 0, StepTime(300 * US), tape, 100 * US)
+        self.batcher = endless_batcher(4)
+        self.batch = self.batcher.schedule()
+        call = decode_request(encode_request(self.batch))
+        self._request, self._reply = encode_request(self.batch), encode_reply(call)
+
+    def wait_once(self) -> None:
+        """Wait for a reply that is there already, so that there is a wait to learn from."""
+        self.replies.publish(1, 0, self._reply)
+        self.waiter.wait(0, KNOWN)
+        self.waiter.rows.clear()
+
+    def prepare_scheduler_work(self) -> None:
+        """Put a reply into the ring."""
+        self.replies.publish(1, 0, self._reply)
+
+    def scheduler_work(self) -> None:
+        """What a scheduler does from one wait to the next."""
+        message = self.reply_reader.read()
+        decode_reply(message.payload)
+        self.batcher.complete(self.batch, message.published_ns)
+        self.batch = self.batcher.schedule()
+        _, n_armed = self.requests.publish(1, 0, encode_request(self.batch))
+        self.requests.notify(n_armed)
+        self.waiter.learn()
+        self.waiter.prepare(0, KNOWN)
+
+    def finish_scheduler_work(self) -> None:
+        """Take the request out of the ring again; have a wait to learn from."""
+        self.request_reader.read()
+        self.wait_once()
+
+    def prepare_worker_work(self) -> None:
+        """Put a request into the ring."""
+        self.requests.publish(1, 0, self._request)
+
+    def worker_work(self) -> None:
+        """What a worker does from one wait to the next, the device's time left out."""
+        message = self.request_reader.read()
+        call = decode_request(message.payload)
+        self.device.launch(call, is_warm_up=False)
+        _, n_armed = self.replies.publish(1, 0, encode_reply(call))
+        self.replies.notify(n_armed)
+        self.waiter.learn()
+        self.waiter.prepare(0, KNOWN)
+
+    def finish_worker_work(self) -> None:
+        """Take the reply out of the ring again; have a wait to learn from."""
+        self.reply_reader.read()
+        self.wait_once()
+
+    def rehearse_scheduler(self) -> None:
+        """Do a scheduler's work once; `prepare_scheduler_work` comes before the first time."""
+        self.scheduler_work()
+        self.finish_scheduler_work()
+        self.prepare_scheduler_work()
+
+    def rehearse_worker(self) -> None:
+        """Do a worker's work once; `prepare_worker_work` comes before the first time."""
+        self.worker_work()
+        self.finish_worker_work()
+        self.prepare_worker_work()
+
+
+def endless_batcher(n_sequences: int) -> Batcher:
+    """A batcher whose every batch decodes that many sequences."""
+    request = Request(0, 1, 1 << 30)
+    batcher = Batcher(Workload((request,) * n_sequences), n_sequences, 1 << 20)
+    batcher.admit(0)
+    batcher.complete(batcher.schedule(), 0)
+    return batcher
