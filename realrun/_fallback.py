@@ -130,21 +130,21 @@ class _Wait:
 
     def look_repeatedly(self, kind: int, deadline_ns: int) -> bool:
         now_ns = time.monotonic_ns()
-        if kind == SPIN and now_ns < getattr(_crowded, "until_ns", 0):
-            return self.sleep_on_bell(deadline_ns, 0)
         while not self.over():
+            crowded_until_ns = getattr(_crowded, "until_ns", 0)
+            if kind == SPIN and now_ns < crowded_until_ns:
+                if self.sleep_on_bell(min(crowded_until_ns, deadline_ns), 0):
+                    return True
+                self.switches = _involuntary_switches()
+                now_ns = time.monotonic_ns()
             if kind == YIELD:
                 os.sched_yield()
             before_ns, now_ns = now_ns, time.monotonic_ns()
             if now_ns >= deadline_ns:
                 return False
-            if (
-                kind == SPIN
-                and now_ns - before_ns > _DESCHEDULED_NS
-                and _involuntary_switches() > self.switches
-            ):
+            descheduled = now_ns - before_ns > _DESCHEDULED_NS
+            if kind == SPIN and descheduled and _involuntary_switches() > self.switches:
                 _crowded.until_ns = now_ns + _CROWDED_FOR_NS
-                return self.sleep_on_bell(deadline_ns, 0)
         return True
 
     def sleep_deafly(self, deadline_ns: int) -> bool:
@@ -240,6 +240,7 @@ def wait(
                 "shmsim.wait.check_plan says why"
             )
     cpu_ns = [0] * MAX_STAGES
+    preempted = w.switches
     cpu_before_ns = time.thread_time_ns()
     seen_ns = time.monotonic_ns()
     started_ns = started_ns or seen_ns
@@ -259,5 +260,5 @@ def wait(
         cpu_before_ns = cpu_after_ns
         if is_over:
             break
-    preempted = _involuntary_switches() - w.switches
+    preempted = _involuntary_switches() - preempted
     return (how, started_ns, seen_ns, index, *cpu_ns, w.overshoot_ns, int(w.belled), preempted)

@@ -85,7 +85,7 @@ typedef struct {
     int64_t overshoot_ns;
     int64_t stage_cpu_ns[N_STAGES];
     int stage;
-    long switches; /* involuntary ones of this thread before the wait */
+    long switches; /* involuntary ones of this thread before it began to spin */
     int belled;
     int failed; /* a signal handler raised */
 } Wait;
@@ -123,11 +123,16 @@ static int sleep_on_bell(Wait *w, int64_t deadline_ns, int64_t period_ns);
 static int look_repeatedly(Wait *w, int kind, int64_t deadline_ns)
 {
     int64_t t = now_ns(), checked_ns = t;
-    if (kind == SPIN && t < crowded_until_ns)
-        return sleep_on_bell(w, deadline_ns, 0);
     for (unsigned looks = 0;; looks++) {
         if (arrived(w))
             return 1;
+        if (kind == SPIN && t < crowded_until_ns) {
+            int64_t until_ns = crowded_until_ns < deadline_ns ? crowded_until_ns : deadline_ns;
+            if (sleep_on_bell(w, until_ns, 0))
+                return 1;
+            w->switches = involuntary_switches();
+            t = now_ns();
+        }
         if (kind == YIELD)
             sched_yield();
         else
@@ -138,10 +143,8 @@ static int look_repeatedly(Wait *w, int kind, int64_t deadline_ns)
         t = now_ns();
         if (t >= deadline_ns)
             return 0;
-        if (kind == SPIN && t - before_ns > DESCHEDULED_NS && involuntary_switches() > w->switches) {
+        if (kind == SPIN && t - before_ns > DESCHEDULED_NS && involuntary_switches() > w->switches)
             crowded_until_ns = t + CROWDED_FOR_NS;
-            return sleep_on_bell(w, deadline_ns, 0);
-        }
         if (stopped(w))
             return 1;
         if (t - checked_ns > SIGNAL_CHECK_NS) {
@@ -302,9 +305,9 @@ static PyObject *py_wait(PyObject *self, PyObject *args)
         int over;
         long preempted;
         Py_BEGIN_ALLOW_THREADS
-        w.switches = involuntary_switches();
+        preempted = w.switches = involuntary_switches();
         over = carry_out(&w, stages);
-        preempted = involuntary_switches() - w.switches;
+        preempted = involuntary_switches() - preempted;
         Py_END_ALLOW_THREADS
         if (!w.failed)
             result = Py_BuildValue("iLLiLLLLLil", over, w.started_ns, w.seen_ns, w.stage,

@@ -6,6 +6,7 @@ PROCESS is 0 for the scheduler and 1 + r for the worker of rank r.
 import os
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from realrun.host import prepare_process
@@ -32,7 +33,9 @@ def main() -> None:
     segment = Segment.attach(segment_path, spec.layout)
     if segment.load(OWNER_PID_AT) != os.getppid():
         sys.exit("the launcher died before this process could ask to die with it")
-    rehearsal = Rehearsal(Segment.private(spec.layout), spec.policy)
+    # One reader, whoever else reads in this run: a rehearsal plays both ends by itself.
+    alone = Segment.private(replace(spec.layout, n_workers=1))
+    rehearsal = Rehearsal(alone, spec.policy)
     actor: Scheduler | Worker
     if process == 0:
         actor = Scheduler(segment, spec, rehearsal)

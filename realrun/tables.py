@@ -75,6 +75,10 @@ def validation_table(validation: Validation) -> Table:
         title_style="",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        caption=f"hit: TPOT p50 within {100 * TPOT_MARGIN:g} %, CPU of each process within "
+        f"{100 * CPU_MARGIN:g} points",
+        caption_justify="left",
+        caption_style="",
     )
     table.add_column("policy", no_wrap=True)
     table.add_column("", no_wrap=True)

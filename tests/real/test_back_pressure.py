@@ -96,6 +96,15 @@ def test_a_writer_asleep_on_a_full_ring_leaves_when_the_run_is_stopped():
         thread.join()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_worker_can_rehearse(workers):
+    config = runs.config(workers=workers, step_ns=3 * MS)
+    records = run_once(runs.spec(config, PRESETS["rehearse-ahead"]))
+    # Doze, rehearse, spin: the third stage is the one behind a rehearsal.
+    assert any(w.stage == 2 and w.process == "scheduler" for w in records.waits)
+    assert [len(r.token_ns) for r in records.requests] == [runs.N_TOKENS] * runs.N_REQUESTS
+
+
 @pytest.mark.parametrize("scheduling", ["sync", "async"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_on_rings_of_two_slots_finishes_and_says_who_waited(scheduling, workers):
