@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from shmsim.units import FOREVER_NS, MS, US, S
+from shmsim.units import FOREVER_NS, MS, S
 from shmsim.wait import DOZE, MAX_STAGES, NAP, PARK, POLL, REHEARSE, SPIN, YIELD
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _clock_nanosleep = _libc.clock_nanosleep
 _fence_lock = threading.Lock()
 
 # As in _native.c: who was descheduled waits on the doorbell instead of spinning for a while.
-_DESCHEDULED_NS: Final = 200 * US
+_DESCHEDULED_NS: Final = 1 * MS
 _CROWDED_FOR_NS: Final = 100 * MS
 _crowded = threading.local()
 
@@ -160,7 +160,7 @@ class _Wait:
     def poll_slowly(self, deadline_ns: int, period_ns: int) -> bool:
         next_ns = time.monotonic_ns()
         while next_ns < deadline_ns:
-            next_ns += period_ns
+            next_ns = time.monotonic_ns() + period_ns
             if self.sleep_deafly(min(next_ns, deadline_ns)):
                 return True
         return False

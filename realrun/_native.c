@@ -34,11 +34,11 @@ enum { SEEN, STOPPED, ENDED, REHEARSING };                /* realrun/native.py *
 #define FOREVER_NS ((int64_t)1 << 62)
 #define LOOKS_PER_CLOCK_READ 16
 #define SIGNAL_CHECK_NS 50000000
-/* A spinner reads the clock about every microsecond. A longer gap with an involuntary switch in it
+/* A spinner reads the clock about every microsecond. A gap of a time slice, by an involuntary switch,
  * means that somebody else wants this core, who may be the very process it waits for. For a while it
  * then waits on the doorbell instead of spinning. Without this, three spinners on two cores take
  * turns of several milliseconds; sched_yield would still leave 0.3 ms a turn. */
-#define DESCHEDULED_NS 200000
+#define DESCHEDULED_NS 1000000
 #define CROWDED_FOR_NS 100000000
 static _Thread_local int64_t crowded_until_ns;
 
@@ -172,7 +172,7 @@ static int poll_slowly(Wait *w, int64_t deadline_ns, int64_t period_ns)
 {
     int64_t next_ns = now_ns();
     while (next_ns < deadline_ns) {
-        next_ns += period_ns;
+        next_ns = now_ns() + period_ns;
         if (sleep_deafly(w, next_ns < deadline_ns ? next_ns : deadline_ns))
             return 1;
     }
@@ -301,7 +301,9 @@ static PyObject *py_wait(PyObject *self, PyObject *args)
               .armed = word_at(&segment, armed_at),
               .stop = word_at(&segment, stop_at)};
     PyObject *result = NULL;
-    if (w.head && w.armed && w.stop && check_stages(stages)) {
+    if (first_stage < 0 || first_stage > N_STAGES)
+        PyErr_Format(PyExc_ValueError, "stage must be from 0 to %d, got %d", N_STAGES, first_stage);
+    else if (w.head && w.armed && w.stop && check_stages(stages)) {
         int over;
         long preempted;
         Py_BEGIN_ALLOW_THREADS

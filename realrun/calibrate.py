@@ -165,6 +165,7 @@ def _measure_rests(samples: _Samples, partner_core: int, report: Progress, done:
             [sys.executable, "-m", "realrun.partner", str(segment.path), str(partner_core)],
             start_new_session=True,
         )
+        previous = signal.signal(signal.SIGCHLD, _partner_died)
         try:
             _await_ready(partner, segment)
             segment.unlink()
@@ -172,12 +173,18 @@ def _measure_rests(samples: _Samples, partner_core: int, report: Progress, done:
             rests.measure(report, done)
             return rests.n_disturbed
         finally:
+            signal.signal(signal.SIGCHLD, previous)
             segment.store(STOP_AT, 1)
             try:
                 partner.wait(2.0)
             except subprocess.TimeoutExpired:
                 partner.send_signal(signal.SIGKILL)
                 partner.wait()
+
+
+def _partner_died(*_: object) -> None:
+    """End a wait for a partner that will never publish."""
+    raise RuntimeError("the partner process of the calibration died; calibrate again")
 
 
 def _await_ready(partner: subprocess.Popen[bytes], segment: Segment) -> None:
@@ -229,7 +236,9 @@ class _Rests:
                     # Once more if disturbed; not the long ones, of which hardly any is undisturbed
                     # on a busy box.
                     tries = 2 if rest_ns < _LONG_NS else 1
-                    if not any(way(rest_ns, bool(i % 2)) for _ in range(tries)):
+                    if not any(
+                        way(rest_ns, bool((i + self._samples.replicate) % 2)) for _ in range(tries)
+                    ):
                         self._n_given_up += 1
         self._requests.notify(self._requests.publish(0, LEAVE, b"")[1])
         if self._n_given_up > self._n_tried / 2:

@@ -1,5 +1,6 @@
 """The whole loop in one command: the operator's commands, run one after another."""
 
+import json
 import subprocess
 import sys
 import time
@@ -76,7 +77,7 @@ def run_demo(folder: Path, trace: Path | None) -> None:
     config, profile, policy = (folder / n for n in ("config.toml", "profile.json", "policy.json"))
     workload = _GENERATED
     if trace is not None:
-        workload = _TRACED.format(path=f"'{trace.resolve()}'")
+        workload = _TRACED.format(path=json.dumps(str(trace.resolve())))
     config.write_text(_CONFIG.format(workers=1, workload=workload))
     facts = machine_facts()
     console.print(
@@ -100,6 +101,13 @@ def _command(*words: str) -> None:
     """Run one of our commands as an operator would; its output goes where ours goes."""
     console.print(f"\n$ {' '.join(words)}", style="bold", soft_wrap=True)
     program, *arguments = words
-    code = subprocess.call([sys.executable, "-m", f"{program}.cli", *arguments])
+    # Not subprocess.call: on Ctrl-C that kills its child a quarter of a second later, before it has
+    # stopped its own children and stored what is finished.
+    with subprocess.Popen([sys.executable, "-m", f"{program}.cli", *arguments]) as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.wait()
+            raise
     if code:
         raise RuntimeError(f"'{' '.join(words)}' ended with exit code {code}")

@@ -31,7 +31,7 @@ RELEASED_NS: Final = 16  #: when it released the last one
 WRITER_ARMED: Final = 24  #: not 0 while the writer sleeps until this reader releases a slot
 
 # Offsets within a slot. The payload starts on a line of its own: page-aligned copies can be many
-# times slower (research/cuda.md), and a header that shares a line with it would be torn by it.
+# times slower, and a header that shares a line with it would be torn by it.
 SEQUENCE: Final = 0
 CALL_ID: Final = 8
 PUBLISHED_NS: Final = 16

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from realrun.host import prepare_process, run_queue_wait_ns
-from realrun.layout import SegmentLayout
+from realrun.layout import OWNER_PID_AT, SegmentLayout
 from realrun.ring import LEAVE, RingReader, RingWriter, Stopped
 from realrun.segment import Segment
 from shmsim.units import FOREVER_NS
@@ -53,6 +53,8 @@ def main() -> None:
     if core >= 0:
         os.sched_setaffinity(0, {core})
     with Segment.attach(Path(sys.argv[1]), LAYOUT) as segment:
+        if segment.load(OWNER_PID_AT) != os.getppid():
+            sys.exit("the calibration died before this process could ask to die with it")
         segment.store(LAYOUT.ready_at(1), 1)
         try:
             serve(segment)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from realrun.host import machine_facts, usable_cores
-from realrun.layout import CALL_ID, FLAGS, STOP_AT
+from realrun.layout import CALL_ID, FLAGS, ORIGIN_AT, STOP_AT
 from realrun.native import wake
 from realrun.ring import WARM_UP
 from realrun.segment import Segment, owner_prefix
@@ -153,7 +153,9 @@ def _watch(
     started = moved = time.monotonic()
     head = 0
     named = True
-    longest_step_s = spec.device.step_ns / S * 10
+    engine = spec.engine
+    longest_ns = spec.device.step_time.mean_ns(engine.max_sequences, engine.max_batched_tokens)
+    longest_step_s = longest_ns / S * (1 + 5 * spec.device.jitter)
     while any(child.popen.poll() is None for child in children):
         for child in children:
             failure = child.failure()
@@ -196,8 +198,8 @@ def _owes(segment: Segment, spec: RunSpec) -> bool:
     n_requests = segment.load(layout.request.head_at)
     n_replies = segment.load(layout.reply.head_at)
     replies_per_request = 1 if spec.engine.scheduling == "sync" else 1 / spec.engine.calls_per_step
-    # START is a request without a reply.
-    return n_replies < (n_requests - 1) * replies_per_request
+    n_started = 1 if segment.load(ORIGIN_AT) else 0  # START is a request without a reply
+    return n_replies < (n_requests - n_started) * replies_per_request
 
 
 def _gather(spec: RunSpec, folder: Path) -> RunRecords:

@@ -146,7 +146,6 @@ class Scheduler:
         self, batcher: Batcher, batch: Batch, scheduled_ns: int, published_ns: int
     ) -> None:
         """Wait for the tokens of a step."""
-        self._waiter.learn()  # where nothing was sent since the last reply, nobody has yet
         message, seen_ns = self._waiter.wait(int(self._two_calls), _known(batch))
         expected = 2 * batch.step + 1
         if message.call_id != expected:

@@ -166,11 +166,18 @@ def verdict(validation: Validation, winner: str, reference: str) -> str:
         if abs(change) <= noise
         else f" (run-to-run noise ±{100 * noise:.1f} %)"
     )
+    if validation.config.repeats == 1:
+        certainty = " (one repeat: run-to-run noise unknown)"
+    effect = (
+        f"saves {saved['measured']:.2f} of the {before:.2f} cores that {reference} burns "
+        f"({saved['measured'] / n_waiters:.2f} per waiter; {left:.2f} left)"
+        if saved["measured"] >= 0
+        else f"takes {-saved['measured']:.2f} cores more than the {before:.2f} of {reference}"
+    )
     delay = validation.compare(winner, "scheduler_delay_p50_ns").measured / US
     return (
-        f"On this box, with this workload: {winner} saves {saved['measured']:.2f} of the "
-        f"{before:.2f} cores that {reference} burns ({saved['measured'] / n_waiters:.2f} per "
-        f"waiter; {left:.2f} left) and {words} the time per output token{certainty}. Predicted: "
-        f"{saved['simulated']:.2f} cores saved, {100 * added['simulated']:+.1f} % TPOT. "
+        f"On this box, with this workload: {winner} {effect} and {words} the time per output "
+        f"token{certainty}. Predicted: {saved['simulated']:.2f} cores saved, "
+        f"{100 * added['simulated']:+.1f} % TPOT. "
         f"The scheduler sees a reply {delay:.1f} µs after it was published (median)."
     )

@@ -46,7 +46,8 @@ class Outcome:
     summary
         The figures of a serving benchmark.
     worker_delay_p50_ns, scheduler_delay_p50_ns
-        Publication to seen at each site, median over the waits that last most of a step.
+        Publication to seen, median: of the first call at the workers, of the reply with the tokens
+        at the scheduler.
     """
 
     world: str

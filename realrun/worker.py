@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
+from typing import Final
 
 from realrun.accounting import Accounting
 from realrun.device import EchoDevice, Launched
@@ -28,6 +29,8 @@ from shmsim.message import (
 from shmsim.records import RunRecords, StepRow
 from shmsim.tape import Tape
 from shmsim.wait import WORKER_RECV, WORKER_SLOT
+
+_NOTHING_KNOWN: Final = Known(0, False, 0, 0, 0)  # the first wait lasts until an arrival
 
 
 class Worker:
@@ -104,7 +107,7 @@ class Worker:
     def _receive_until_leave(self) -> Accounting:
         waiter, device = self._waiter, self._device
         accounting = Accounting(self._name)
-        known = Known(0, True, 0, 0, 0)
+        known = _NOTHING_KNOWN
         while True:
             message, _ = waiter.wait(0, known)
             if message.flags & LEAVE:
@@ -113,7 +116,7 @@ class Worker:
                 waiter.reset()
                 self._when_done(self._start_records)
                 accounting = Accounting(self._name)
-                known = Known(0, True, 0, 0, 0)
+                known = _NOTHING_KNOWN
                 continue
             call = decode_request(message.payload)
             launched = device.launch(call, is_warm_up=bool(message.flags & WARM_UP))

@@ -106,9 +106,17 @@ class WorkloadConfig:
                 max_requests=self.requests,
             )
         else:
-            longest = self.max_output_tokens or AZURE_CONVERSATION_OUTPUT.longest
-            prompt = Lengths(self.prompt_p50, self.prompt_p95, AZURE_CONVERSATION_PROMPT.longest)
-            output = Lengths(self.output_p50, self.output_p95, longest)
+            # The law ends where the trace does, unless longer requests are asked for.
+            prompt = Lengths(
+                self.prompt_p50,
+                self.prompt_p95,
+                max(AZURE_CONVERSATION_PROMPT.longest, 2 * self.prompt_p95),
+            )
+            output = Lengths(
+                self.output_p50,
+                self.output_p95,
+                max(AZURE_CONVERSATION_OUTPUT.longest, 2 * self.output_p95),
+            )
             if self.kind == "closed":
                 workload = closed_loop(self.requests, self.concurrency, prompt, output, tape)
             else:
@@ -315,6 +323,10 @@ def policy_from_table(where: str, table: Any) -> NamedPolicy:
     for key in ("preset", "kind", "name"):
         if not isinstance(table.get(key, ""), str):
             raise ConfigError(f"{where}.{key} must be a text, got {table[key]!r}")
+    if not table.get("name", "x").strip() or set("[]") & set(table.get("name", "")):
+        raise ConfigError(
+            f"{where}.name must be some text without square brackets, got {table['name']!r}"
+        )
     preset: str = table.get("preset", "")
     kind: str = table.get("kind", "")
     if "preset" in table:

@@ -16,6 +16,7 @@ MISUSE = 2
 FAILURE = 1
 INTERRUPTED = 130
 
+_DRAW_EVERY_S = 1.0
 _SAY_EVERY_S = 5.0  # into a log, where a line cannot be redrawn
 
 console = Console(highlight=False)
@@ -61,7 +62,7 @@ class Bar:
             transient=True,
         )
         self._task = self._progress.add_task("", total=1.0)
-        self._said_at = time.monotonic()
+        self._said_at = 0.0
 
     def __enter__(self) -> "Bar":
         """Show the bar."""
@@ -75,8 +76,11 @@ class Bar:
     def show(self, label: str, share: float) -> None:
         """Say what is being done, and how much is: 0 to 1."""
         self._progress.update(self._task, description=label, completed=share)
+        # Drawing takes milliseconds of a core that somebody may be timing.
         if diagnostics.is_terminal:
-            self._progress.refresh()
+            if time.monotonic() - self._said_at > _DRAW_EVERY_S:
+                self._said_at = time.monotonic()
+                self._progress.refresh()
         elif time.monotonic() - self._said_at > _SAY_EVERY_S:
             self._said_at = time.monotonic()
             diagnostics.print(f"{100 * share:3.0f} % {label}")

@@ -82,8 +82,8 @@ class Summary(NamedTuple):
         CPU time over wall time of the scheduler, and of one worker on average.
     duration_s, requests_per_s, output_tokens_per_s, total_tokens_per_s
         Length of the run and throughput.
-    n_steps, step_mean_ns
-        Steps, and their mean length where one followed another at once.
+    n_steps
+        Steps.
     """
 
     ttft: Quantiles
@@ -97,11 +97,6 @@ class Summary(NamedTuple):
     output_tokens_per_s: float
     total_tokens_per_s: float
     n_steps: int
-
-    @property
-    def total_cores(self) -> float:
-        """CPU time over wall time, averaged over the kinds of process."""
-        return self.scheduler_cores + self.worker_cores
 
 
 def summarize(records: RunRecords) -> Summary:

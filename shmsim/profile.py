@@ -249,7 +249,7 @@ class MachineProfile:
                 name: {what: _distribution(both[what]) for what in ("plan", "after")}
                 for name, both in content["policy_costs"].items()
             }
-            machine, measured_at = content["machine"], content["measured_at"]
+            machine, measured_at = dict(content["machine"]), str(content["measured_at"])
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{path} is damaged: {error!r}; calibrate again") from None
         missing = [n for n, (by, _) in COSTS.items() if by != "policy" and not costs.get(n)]

@@ -17,7 +17,7 @@ class StepTime(NamedTuple):
         For every prompt token in the batch, at least 0.
     jitter
         Coefficient of variation of the step time, at least 0; a decode step of a small model on an
-        H200 has 0.002 to 0.009 (experiments on that machine, DESIGN.md).
+        H200 has 0.002 to 0.009.
     """
 
     base_ns: int

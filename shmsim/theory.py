@@ -20,6 +20,11 @@ def wait_cost(cores: float, delay_share: float, delay_price: float) -> float:
 
 def run_cost(summary: Summary, reference: Summary, n_workers: int, delay_price: float) -> float:
     """Price of a run against a reference run of the same workload, in cores."""
+    if not (summary.tpot.n and reference.tpot.n):
+        raise ValueError(
+            "no request of this workload has two output tokens, so there is no time per output "
+            "token to weigh; give workload.output_p50 a larger value"
+        )
     cores = summary.scheduler_cores + n_workers * summary.worker_cores
     delay_share = summary.tpot.mean / reference.tpot.mean - 1.0
     return wait_cost(cores, delay_share, delay_price)

@@ -80,7 +80,8 @@ class WaitCosts(NamedTuple):
     rehearsal_ns
         What a rehearsal after a sleep of about 2 ms takes, 90th percentile.
     delay_price
-        Core-seconds one would pay to take one second off the critical path; the *r* of DESIGN.md.
+        Core-seconds one would pay to take one second off the critical path; the *r* of
+        `block_penalty_ns`.
     """
 
     wake_latency_ns: int
@@ -177,7 +178,7 @@ class WaitPolicy(Protocol):
 
 
 def block_penalty_ns(costs: WaitCosts) -> int:
-    """Spin time that costs as much as one park: ``B = r W + C`` (DESIGN.md section 2)."""
+    """Spin time that costs as much as one park: ``B = r W + C``."""
     return int(costs.delay_price * costs.wake_latency_ns) + costs.block_cpu_ns
 
 

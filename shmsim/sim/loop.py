@@ -8,7 +8,7 @@ back-pressure, and the transfer of large payloads.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -41,9 +41,6 @@ from shmsim.wait import (
 from shmsim.workload import Workload
 
 Process = Generator[simpy.Event, Any, Any]
-
-#: Name a notebook or a test hears about progress by: output tokens so far.
-Progress = Callable[[int], None]
 
 
 class VirtualClock(simpy.Environment):
@@ -336,15 +333,8 @@ class StepLoop:
         self.device = _Device(self)
         self.steps: list[StepRow] = []
 
-    def run(self, progress: Progress | None = None) -> RunRecords:
-        """Run until every request has its tokens.
-
-        Parameters
-        ----------
-        progress
-            Called about once per hundred steps with the number of steps so far.
-        """
-        self._progress = progress
+    def run(self) -> RunRecords:
+        """Run until every request has its tokens."""
         for rank, actor in enumerate(self.workers):
             self.env.process(self._worker(rank, actor))
         self.env.process(self._scheduler())
@@ -443,8 +433,6 @@ class StepLoop:
                 seen_ns,
             )
         )
-        if self._progress is not None and batch.step % 100 == 0:
-            self._progress(batch.step)
         yield actor.busy(work_ns)
 
     # The workers.
@@ -456,7 +444,7 @@ class StepLoop:
         if is_async:
             self.env.process(self._reply_thread(rank, actor, launched))
         known: Batch | None = None
-        pending = True
+        pending = False  # the first wait lasts until an arrival
         step = 0
         while True:
             message, seen = yield from actor.receive(0, step, known, pending)
