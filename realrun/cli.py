@@ -17,6 +17,8 @@ from realrun.validate import validate
 from shmsim.config import RunConfig
 from shmsim.console import (
     Bar,
+    ConfigArgument,
+    ProfileOption,
     console,
     diagnostics,
     errors_explained,
@@ -34,18 +36,6 @@ app = typer.Typer(
     help="Measure what waiting costs on this box, and run the scheduler-worker loop on it.\n\n"
     "Start with 'realrun doctor', then 'realrun calibrate'; 'realrun demo' does it all at once.",
 )
-
-ConfigArgument = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="[CONFIG.toml]",
-        help="Engine, workload, device and policies; without it a closed loop of 40 requests.",
-    ),
-]
-ProfileOption = Annotated[
-    Path,
-    typer.Option("--profile", "-p", help="Calibrated costs, from 'realrun calibrate -o FILE'."),
-]
 
 
 @app.command()

@@ -10,7 +10,16 @@ from rich.table import Table
 
 from shmsim.claims import read_claims
 from shmsim.config import NamedPolicy
-from shmsim.console import FAILURE, Bar, console, errors_explained, load_or_default, load_policies
+from shmsim.console import (
+    FAILURE,
+    Bar,
+    ConfigArgument,
+    ProfileOption,
+    console,
+    errors_explained,
+    load_or_default,
+    load_policies,
+)
 from shmsim.metrics import Summary, summarize
 from shmsim.policies import POLICIES, PRESETS
 from shmsim.policy_file import write_policy
@@ -27,17 +36,6 @@ app = typer.Typer(
     "Costs come from a profile that 'realrun calibrate' measured; nothing runs for real here.",
 )
 
-ConfigArgument = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="[CONFIG.toml]",
-        help="Engine, workload, device and policies; without it a closed loop of 40 requests.",
-    ),
-]
-ProfileOption = Annotated[
-    Path,
-    typer.Option("--profile", "-p", help="Calibrated costs, from 'realrun calibrate -o FILE'."),
-]
 PolicyOption = Annotated[
     list[str],
     typer.Option(

@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -18,6 +19,19 @@ INTERRUPTED = 130
 
 _DRAW_EVERY_S = 1.0
 _SAY_EVERY_S = 5.0  # into a log, where a line cannot be redrawn
+
+# What commands of both programs take.
+ConfigArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[CONFIG.toml]",
+        help="Engine, workload, device and policies; without it a closed loop of 40 requests.",
+    ),
+]
+ProfileOption = Annotated[
+    Path,
+    typer.Option("--profile", "-p", help="Calibrated costs, from 'realrun calibrate -o FILE'."),
+]
 
 console = Console(highlight=False)
 diagnostics = Console(stderr=True, highlight=False)

@@ -1,6 +1,6 @@
 """Pictures of waiting; one style for notebooks, reports and paper.
 
-Colours are Okabe and Ito's, which colour-blind readers tell apart; worlds differ by marker, so that
+Colours are Okabe and Ito's, then some of Tol's, which colour-blind readers tell apart; worlds differ by marker, so that
 a grey print can be read.
 """
 
@@ -13,7 +13,10 @@ from matplotlib.figure import Figure
 from shmsim.profile import MachineProfile
 from shmsim.units import MS, US, S, format_ns
 
-COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS: Final = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255",
+    "#44AA99", "#999999",
+)  # fmt: skip
 
 
 class FrontierPoint(NamedTuple):
@@ -131,6 +134,7 @@ def rest_costs(profile: MachineProfile) -> Figure:
             "slow_after_park": "after a park",
             "slow_after_doze": "after a doze and a short spin",
             "slow_after_spin": "after spinning as long",
+            "slow_after_rehearsal": "after a doze and a rehearsal",
         },
     )
     right.set_title("extra time of the work that follows", fontsize=10)
