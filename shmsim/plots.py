@@ -1,7 +1,7 @@
 """Pictures of waiting; one style for notebooks, reports and paper.
 
-Colours are Okabe and Ito's, then some of Tol's, which colour-blind readers tell apart; worlds differ by marker, so that
-a grey print can be read.
+Colours are Okabe and Ito's, then some of Tol's, which colour-blind readers tell apart; worlds
+differ by marker, so that a grey print can be read.
 """
 
 from collections.abc import Sequence
