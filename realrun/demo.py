@@ -48,7 +48,7 @@ _TRACED: Final = """\
 kind = "trace"
 trace = {path}
 requests = 16
-speed = 0.5            # half as fast as recorded: one replica of several
+speed = 1.0            # as fast as recorded
 max_output_tokens = 300"""
 _BASELINES: Final = ("spin", "vllm-1s", "forks-2ms", "park")
 
