@@ -204,12 +204,15 @@ def _say_what_differs(profile: MachineProfile) -> None:
 
 
 def _say_what_oversubscription_means(config: RunConfig) -> None:
-    n_processes, n_cores = 1 + config.engine.workers, len(usable_cores())
-    if n_processes > n_cores:
+    engine, n_cores = config.engine, len(usable_cores())
+    # Async, each worker waits for its device in a second thread.
+    n_threads = 1 + engine.workers * (2 if engine.scheduling == "async" else 1)
+    if n_threads > n_cores:
         diagnostics.print(
-            f"[yellow]warning:[/] {n_processes} processes on {n_cores} cores: they are not pinned, "
-            "a spinner takes the core from the process it waits for, and the model, which gives "
-            "each process a core, will promise too much; read its errors with that in mind.",
+            f"[yellow]warning:[/] scheduler and workers have {n_threads} threads on {n_cores} "
+            "cores: a spinner takes the core from whom it waits for, and the model, which gives "
+            "each thread a core, will promise too much; read its errors with that in mind. With "
+            "fewer cores than processes they are not pinned.",
             soft_wrap=True,
         )
 
