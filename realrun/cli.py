@@ -110,10 +110,8 @@ def run_command(
     """
     with errors_explained():
         config = load_or_default(config_path)
-        profile = MachineProfile.read(profile_path)
         (named,) = load_policies([policy])
-        _say_what_differs(profile)
-        _say_what_oversubscription_means(config)
+        profile = _profile_for(config, profile_path)
         with Bar() as bar:
             bar.show(f"machine: {named.name}", 0.0)
             records = run_once(
@@ -146,9 +144,7 @@ def validate_command(
         config = load_or_default(config_path)
         if policy:
             config = RunConfig(**{**vars(config), "policies": load_policies(policy)})
-        profile = MachineProfile.read(profile_path)
-        _say_what_differs(profile)
-        _say_what_oversubscription_means(config)
+        profile = _profile_for(config, profile_path)
         with Bar() as bar:
             validation = validate(
                 config,
@@ -190,6 +186,14 @@ def _show(name: str, value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
+
+
+def _profile_for(config: RunConfig, path: Path) -> MachineProfile:
+    """Read the profile of a real run, and say what will set the run apart from the model."""
+    profile = MachineProfile.read(path)
+    _say_what_differs(profile)
+    _say_what_oversubscription_means(config)
+    return profile
 
 
 def _say_what_differs(profile: MachineProfile) -> None:

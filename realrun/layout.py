@@ -67,6 +67,11 @@ class RingLayout:
         """How many messages were published; the word that waiters watch."""
         return self.at
 
+    @property
+    def watched(self) -> tuple[int, ...]:
+        """Every word somebody may sleep on: readers on the head, the writer on a cursor."""
+        return self.head_at, *(self.reader_at(r) + CURSOR for r in range(self.n_readers))
+
     def reader_at(self, reader: int) -> int:
         """The line of one reader."""
         return self.at + LINE_BYTES * (1 + reader)

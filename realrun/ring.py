@@ -136,8 +136,6 @@ class RingWriter:
     def publish(self, call_id: int, flags: int, payload: bytes) -> tuple[int, int]:
         """Write a message into the next slot and make it visible; does not notify.
 
-        While `slowest` names a reader, wait for it with a `SlotWatch` first.
-
         Returns
         -------
         tuple
@@ -146,7 +144,7 @@ class RingWriter:
         Raises
         ------
         RingFull
-            If a reader still holds the slot.
+            If a reader still holds the slot; wait for it with a `SlotWatch`.
         ValueError
             If the payload is longer than a slot.
         """

@@ -137,8 +137,8 @@ def _stop(children: list[_Child], segment: Segment) -> None:
         while any(c.popen.poll() is None for c in children) and time.monotonic() < deadline:
             # Again and again: before a sleep the kernel compares the head, not the stop word, so
             # a wake between the last look and the sleep is lost (tests/protocol).
-            for ring in (segment.layout.request, segment.layout.reply):
-                wake(segment.memory, ring.head_at)
+            for at in (*segment.layout.request.watched, *segment.layout.reply.watched):
+                wake(segment.memory, at)
             time.sleep(_LOOK_EVERY_S / 4)
     finally:
         for child in children:

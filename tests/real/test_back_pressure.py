@@ -84,7 +84,8 @@ def test_a_writer_asleep_on_a_full_ring_leaves_when_the_run_is_stopped():
             segment.store(STOP_AT, 1)
             # Whoever stops a run wakes again and again, since one wake can come before the sleep.
             while thread_is_needed:
-                realrun.ring.wake(segment.memory, segment.layout.request.reader_at(0))
+                for at in segment.layout.request.watched:
+                    realrun.ring.wake(segment.memory, at)
                 time.sleep(1e-3)
 
         thread_is_needed = [True]
