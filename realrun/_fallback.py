@@ -6,10 +6,12 @@ processors nothing here orders two stores, so `realrun.native` refuses to use it
 holds the interpreter lock between looks and takes about 1 µs per look.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
 import resource
+import select
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -24,15 +26,20 @@ _SYS_FUTEX: Final = 202  # x86-64, the only processor this module is used on
 _FUTEX_WAKE: Final = 1
 _FUTEX_WAIT_BITSET: Final = 9
 _MATCH_ANY: Final = 0xFFFFFFFF
-SEEN: Final = 0  # these four as in realrun/native.py, which imports this module
+_MOST_READERS: Final = 64
+_RINGS_BYTES: Final = 8  # an eventfd is read as one counter
+SEEN: Final = 0  # these five as in realrun/native.py, which imports this module
 STOPPED: Final = 1
 ENDED: Final = 2
 REHEARSING: Final = 3
+LISTENING: Final = 4
+RELAX: Final = "none"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
 _clock_nanosleep = _libc.clock_nanosleep
+_ppoll = _libc.ppoll
 _fence_lock = threading.Lock()
 
 # As in _native.c: who was descheduled waits on the doorbell instead of spinning for a while.
@@ -43,6 +50,10 @@ _crowded = threading.local()
 
 class _Timespec(ctypes.Structure):
     _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
+
+
+class _Pollfd(ctypes.Structure):
+    _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short))
 
 
 def _fence() -> None:
@@ -70,6 +81,18 @@ def _check_word(segment: "mmap", at: int) -> None:
         )
 
 
+def _take(segment: "mmap", at: int) -> int:
+    """Exchange a word for 0; not atomic, and needs not be.
+
+    Who is armed again between both steps loses that arming, but a ring follows whatever was taken,
+    so it wakes and arms once more.
+    """
+    value = _load(segment, at)
+    if value:
+        _store(segment, at, 0)
+    return value
+
+
 def post(
     segment: "mmap",
     head_at: int,
@@ -78,24 +101,31 @@ def post(
     armed_at: int,
     armed_stride: int,
     n_readers: int,
+    /,
 ) -> tuple[int, int]:
-    """Stamp and publish a slot; returns ``(published_ns, n_armed)``."""
+    """Stamp and publish a slot, take armed flags; returns ``(published_ns, armed)``, a bit each."""
+    if n_readers > _MOST_READERS:
+        raise ValueError(f"n_readers must be at most {_MOST_READERS}, got {n_readers}")
     for at in (head_at, stamp_at, armed_at, armed_at + armed_stride * (n_readers - 1)):
         _check_word(segment, at)
     published_ns = time.monotonic_ns()
     _store(segment, stamp_at, published_ns)
     _store(segment, head_at, sequence)
     _fence()
-    n_armed = sum(
-        _load(segment, armed_at + armed_stride * reader) != 0 for reader in range(n_readers)
-    )
-    return published_ns, n_armed
+    armed = 0
+    for reader in range(n_readers):
+        if _take(segment, armed_at + armed_stride * reader):
+            armed |= 1 << reader
+    return published_ns, armed
 
 
-def wake(segment: "mmap", head_at: int) -> int:
-    """Wake every waiter asleep on head with one call; returns how many."""
-    _check_word(segment, head_at)
-    word = ctypes.c_uint32.from_buffer(segment, head_at)
+def wake(segment: "mmap", bell_at: int, /) -> int:
+    """Ring: wake every waiter asleep on a bell, and keep whoever is about to sleep from it."""
+    _check_word(segment, bell_at)
+    # An instant and no count: of two ringers at once, the slower could set a count back to what a
+    # sleeper has heard before the other rang.
+    _store(segment, bell_at, time.monotonic_ns())
+    word = ctypes.c_uint32.from_buffer(segment, bell_at)
     return int(
         _syscall(_SYS_FUTEX, ctypes.byref(word), _FUTEX_WAKE, ctypes.c_int(2**31 - 1), None, None)
     )
@@ -109,18 +139,24 @@ class _Wait:
     """One wait in progress."""
 
     def __init__(
-        self, segment: "mmap", head_at: int, seen: int, armed_at: int, stop_at: int
+        self, segment: "mmap", words: tuple[int, int, int, int], seen: int, fd: int, drains: bool
     ) -> None:
-        for at in (head_at, armed_at, stop_at):
+        for at in words:
             _check_word(segment, at)
         self.segment = segment
-        self.head_at, self.seen, self.armed_at, self.stop_at = head_at, seen, armed_at, stop_at
+        self.watched_at, self.bell_at, self.armed_at, self.stop_at = words
+        self.seen = seen
+        self.fd = fd
+        self.caller_drains = drains
+        self.listening = False
         self.overshoot_ns = 0
         self.belled = False
+        self.spurious = 0
+        self.rescued = 0
         self.switches = _involuntary_switches()
 
     def arrived(self) -> bool:
-        return _load(self.segment, self.head_at) != self.seen
+        return _load(self.segment, self.watched_at) != self.seen
 
     def stopped(self) -> bool:
         return _load(self.segment, self.stop_at) != 0
@@ -166,30 +202,55 @@ class _Wait:
         return False
 
     def sleep_on_bell(self, deadline_ns: int, period_ns: int) -> bool:
-        word = ctypes.c_uint32.from_buffer(self.segment, self.head_at)
         while True:
             until_ns = deadline_ns
             if period_ns > 0:
                 until_ns = min(until_ns, time.monotonic_ns() + period_ns)
+            heard = _load(self.segment, self.bell_at)
             _store(self.segment, self.armed_at, 1)
             _fence()
-            error = errno.EAGAIN if self.over() else self._futex_sleep(word, until_ns)
-            _store(self.segment, self.armed_at, 0)
+            error = errno.EAGAIN
+            if not self.over():
+                error = self._sleep(heard, until_ns)
+            taken = not _take(self.segment, self.armed_at)
+            rang = error == 0
+            if rang and self.fd >= 0:
+                if self.caller_drains:
+                    self.listening = True
+                    return True
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self.fd, _RINGS_BYTES)
             if error == errno.ETIMEDOUT:
                 self.overshoot_ns = time.monotonic_ns() - until_ns
             if self.arrived():
-                self.belled = error == 0
+                self.belled = rang
+                is_recheck = error == errno.ETIMEDOUT and until_ns != deadline_ns
+                self.rescued += is_recheck and not taken
                 return True
             if self.over():
                 return True
+            self.spurious += rang
             if error == errno.ETIMEDOUT and until_ns == deadline_ns:
                 return False
 
-    def _futex_sleep(self, word: ctypes.c_uint32, until_ns: int) -> int:
+    def _sleep(self, heard: int, until_ns: int) -> int:
+        """Sleep until a ring or an instant; returns 0 or an errno."""
+        if self.fd < 0:
+            return self._futex_sleep(heard, until_ns)
+        # Python's poll takes whole milliseconds, and its select no descriptor above 1023.
+        left = None
+        if until_ns < FOREVER_NS:
+            left = ctypes.byref(_Timespec(*divmod(max(until_ns - time.monotonic_ns(), 0), S)))
+        listened = _Pollfd(self.fd, select.POLLIN, 0)
+        n_ready = _ppoll(ctypes.byref(listened), ctypes.c_ulong(1), left, None)
+        return 0 if n_ready > 0 else errno.ETIMEDOUT if n_ready == 0 else ctypes.get_errno()
+
+    def _futex_sleep(self, heard: int, until_ns: int) -> int:
+        word = ctypes.c_uint32.from_buffer(self.segment, self.bell_at)
         until = None
         if until_ns < FOREVER_NS:
             until = ctypes.byref(_Timespec(*divmod(until_ns, S)))
-        low_half = ctypes.c_uint32(self.seen & 0xFFFFFFFF)
+        low_half = ctypes.c_uint32(heard & 0xFFFFFFFF)
         match_any = ctypes.c_uint32(_MATCH_ANY)
         rc = _syscall(
             _SYS_FUTEX, ctypes.byref(word), _FUTEX_WAIT_BITSET, low_half, until, None, match_any
@@ -213,26 +274,29 @@ class _Wait:
 
 def wait(
     segment: "mmap",
-    head_at: int,
+    words: tuple[int, int, int, int],
     seen: int,
-    armed_at: int,
-    stop_at: int,
     plan: tuple[int, ...],
     stage: int = 0,
     started_ns: int = 0,
+    fd: int = -1,
+    caller_drains: bool = False,
+    /,
 ) -> tuple[int, ...]:
-    """Carry out a plan (12 ints) until head differs from ``seen``, stop is set or the plan ends.
+    """Carry out a plan (12 ints) until the watched word differs from ``seen`` or a stop is set.
 
-    At a REHEARSE stage it returns; call again with the next stage and the same ``started_ns`` to
-    go on.
+    Parameters and result as of the C function, whose docstring says more.
 
     Returns
     -------
     tuple
         ``(over, started_ns, seen_ns, stage, cpu0, cpu1, cpu2, cpu3, overshoot_ns, belled,
-        preempted)``; ``over`` is `SEEN`, `STOPPED`, `ENDED` or `REHEARSING`.
+        preempted, spurious, rescued)``; ``over`` is `SEEN`, `STOPPED`, `ENDED`, `REHEARSING` or
+        `LISTENING`.
     """
-    w = _Wait(segment, head_at, seen, armed_at, stop_at)
+    w = _Wait(segment, words, seen, fd, caller_drains)
+    if not 0 <= stage <= MAX_STAGES:
+        raise ValueError(f"stage must be from 0 to {MAX_STAGES}, got {stage}")
     for kind, period_ns in zip(plan[::3], plan[2::3], strict=True):
         if not SPIN <= kind <= REHEARSE or period_ns < 0 or (kind == POLL and period_ns == 0):
             raise ValueError(
@@ -258,7 +322,13 @@ def wait(
         cpu_after_ns = time.thread_time_ns()
         cpu_ns[index] += cpu_after_ns - cpu_before_ns
         cpu_before_ns = cpu_after_ns
+        if w.listening:
+            how = LISTENING
+            break
         if is_over:
             break
     preempted = _involuntary_switches() - preempted
-    return (how, started_ns, seen_ns, index, *cpu_ns, w.overshoot_ns, int(w.belled), preempted)
+    return (
+        *(how, started_ns, seen_ns, index, *cpu_ns, w.overshoot_ns, int(w.belled), preempted),
+        *(w.spurious, w.rescued),
+    )

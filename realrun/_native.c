@@ -1,18 +1,26 @@
 /* The three calls of the hand-off that must not run in the interpreter: post, wake and wait.
  *
- * Protocol between the writer of a ring and one of its readers (twin: realrun/_fallback.py):
+ * Protocol between the writer of a ring and one of its readers (twin: realrun/_fallback.py; checked
+ * over every interleaving in tests/protocol). The writer of a full ring waits for a cursor alike.
  *
  *   writer (post, wake)                      reader (wait, stages DOZE and PARK)
  *   -------------------                      ------------------------------------
- *   write slot, write stamp                  armed = 1
- *   head = sequence        (release)         fence
- *   fence                                    look at head again; leave if it moved
- *   look at every armed flag                 futex_wait(head == what I saw)
- *   futex_wake if one is set                 armed = 0
+ *   write slot, write stamp                  b = bell
+ *   head = sequence          (release)       armed = 1
+ *   fence                                    fence
+ *   take every armed flag    (exchange)      look at head and stop again; leave if one moved
+ *   if one was set: bell += 1                futex_wait(bell == b)
+ *                   futex_wake(bell)         armed = 0
  *
  * Each side writes its own word before it looks at the other's, with a full fence between. One of
- * the two therefore sees the other, and the kernel compares head once more under its own lock: no
- * wake-up can be lost. The writer makes no system call while nobody is armed.
+ * the two therefore sees the other; and a ring that comes between b and the sleep is seen by the
+ * kernel, which compares the bell once more under its own lock. (b comes first: else the late ring
+ * for an earlier message could take the flag, and be taken for heard.) No wake-up can be lost, and
+ * neither can a stop, whose sender rings unasked. The writer makes no system call while nobody is
+ * armed, and rings once for all readers. What an eventfd or a socket does in place of the bell word:
+ * realrun/doorbell.py.
+ *
+ * Which process writes and reads each word is said where its offset is defined, realrun/layout.py.
  */
 #define PY_SSIZE_T_CLEAN
 #define _GNU_SOURCE
@@ -20,6 +28,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/resource.h>
@@ -29,18 +38,21 @@
 #include <unistd.h>
 
 enum { SPIN, YIELD, NAP, DOZE, POLL, PARK, REHEARSE };   /* shmsim/wait.py */
-enum { SEEN, STOPPED, ENDED, REHEARSING };                /* realrun/native.py */
+enum { SEEN, STOPPED, ENDED, REHEARSING, LISTENING };     /* realrun/native.py */
 #define N_STAGES 4
 #define FOREVER_NS ((int64_t)1 << 62)
 #define LOOKS_PER_CLOCK_READ 16
 #define SIGNAL_CHECK_NS 50000000
-/* A spinner reads the clock about every microsecond. A gap of a time slice, by an involuntary switch,
- * means that somebody else wants this core, who may be the very process it waits for. For a while it
- * then waits on the doorbell instead of spinning. Without this, three spinners on two cores take
- * turns of several milliseconds; sched_yield would still leave 0.3 ms a turn. */
+/* A spinner reads the clock about every microsecond, so a longer gap is time off the core. One of a
+ * time slice, by an involuntary switch, means that somebody else wants this core, who may be the
+ * very process it waits for. For a while it then waits on the doorbell instead of spinning. Without
+ * this, three spinners on two cores take turns of several milliseconds; sched_yield would still
+ * leave 0.3 ms a turn. */
+#define OFF_CORE_NS 50000
 #define DESCHEDULED_NS 1000000
 #define CROWDED_FOR_NS 100000000
 static _Thread_local int64_t crowded_until_ns;
+static _Thread_local long known_switches = -1; /* involuntary ones, when last looked: a system call */
 
 static inline int64_t clock_ns(clockid_t clock)
 {
@@ -51,12 +63,64 @@ static inline int64_t clock_ns(clockid_t clock)
 #define now_ns() clock_ns(CLOCK_MONOTONIC)
 #define cpu_ns() clock_ns(CLOCK_THREAD_CPUTIME_ID)
 
-static inline void pause_hint(void)
+/* How to pass the time between two looks: the processor watches the word's cache line where it can
+ * (a write ends the wait at once), and otherwise idles for a moment. */
+enum { PAUSE, UMWAIT, MWAITX, ISB };
+static const char *const relax_names[] = {"pause", "umwait", "mwaitx", "isb"};
+static int relax_kind;
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#include <x86intrin.h>
+/* In ticks of the TSC, 1.5 to 4 per ns, so about 5 to 13 us: how late a stop word or the end of a
+ * spin may be noticed. The kernel caps umwait at 100,000 ticks by default. */
+#define WATCH_TICKS 20000
+
+__attribute__((target("waitpkg"))) static void relax_umwait(_Atomic uint64_t *word, uint64_t seen)
 {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
+    _umonitor((void *)word);
+    if (atomic_load_explicit(word, memory_order_acquire) == seen)
+        _umwait(1, __rdtsc() + WATCH_TICKS); /* 1: the shallow state, which is quick to leave */
+}
+
+__attribute__((target("mwaitx"))) static void relax_mwaitx(_Atomic uint64_t *word, uint64_t seen)
+{
+    _mm_monitorx((void *)word, 0, 0);
+    if (atomic_load_explicit(word, memory_order_acquire) == seen)
+        _mm_mwaitx(2, 0xf0, WATCH_TICKS); /* 2: with a timer; 0xf0: stay in C0 */
+}
+
+static int find_relax_kind(void)
+{
+    unsigned a, b, c, d;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & (1u << 5)))
+        return UMWAIT;
+    if (__get_cpuid(0x80000001, &a, &b, &c, &d) && (c & (1u << 29)))
+        return MWAITX;
+    return PAUSE;
+}
+#else
+static int find_relax_kind(void)
+{
+    return ISB;
+}
+#endif
+
+static inline void relax(_Atomic uint64_t *word, uint64_t seen)
+{
+#if defined(__x86_64__)
+    if (relax_kind == PAUSE)
+        __builtin_ia32_pause();
+    else if (relax_kind == UMWAIT)
+        relax_umwait(word, seen);
+    else
+        relax_mwaitx(word, seen);
 #elif defined(__aarch64__)
+    (void)word, (void)seen;
     __asm__ volatile("isb" ::: "memory");
+#else
+    (void)word, (void)seen;
 #endif
 }
 
@@ -65,34 +129,52 @@ static struct timespec timespec_of(int64_t ns)
     return (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
 }
 
-/* Sleep until head moves away from `seen`, a wake, or the deadline. Returns 0 or an errno. */
-static int futex_sleep(_Atomic uint64_t *head, uint64_t seen, int64_t deadline_ns)
+/* Sleep until the bell moves away from `heard`, or the deadline. Returns 0 or an errno. */
+static int futex_sleep(_Atomic uint64_t *bell, uint64_t heard, int64_t deadline_ns)
 {
     struct timespec t = timespec_of(deadline_ns);
-    /* The futex is the low half of head: little-endian, so the same address. */
-    long rc = syscall(SYS_futex, (uint32_t *)head, FUTEX_WAIT_BITSET, (uint32_t)seen,
+    /* The futex is the low half of the bell: little-endian, so the same address. */
+    long rc = syscall(SYS_futex, (uint32_t *)bell, FUTEX_WAIT_BITSET, (uint32_t)heard,
                       deadline_ns >= FOREVER_NS ? NULL : &t, NULL, FUTEX_BITSET_MATCH_ANY);
     return rc == 0 ? 0 : errno;
 }
 
+/* The same on a file descriptor, until it is readable. */
+static int fd_sleep(int fd, int64_t deadline_ns)
+{
+    struct pollfd poll = {.fd = fd, .events = POLLIN};
+    int64_t left_ns = deadline_ns - now_ns();
+    struct timespec t = timespec_of(left_ns > 0 ? left_ns : 0);
+    int n = ppoll(&poll, 1, deadline_ns >= FOREVER_NS ? NULL : &t, NULL);
+    return n > 0 ? 0 : n == 0 ? ETIMEDOUT : errno;
+}
+
+/* Who waits by which bell. */
+enum { BY_FUTEX = -1 };
+
 typedef struct {
-    _Atomic uint64_t *head;
+    _Atomic uint64_t *watched;
+    _Atomic uint64_t *bell;
     _Atomic uint64_t *armed;
     _Atomic uint64_t *stop;
+    int fd;             /* BY_FUTEX, or what to sleep on instead of the bell word */
+    int caller_drains;  /* the descriptor is a socket's, which only its library may read */
     uint64_t seen;
     int64_t started_ns;
     int64_t seen_ns;
     int64_t overshoot_ns;
     int64_t stage_cpu_ns[N_STAGES];
     int stage;
-    long switches; /* involuntary ones of this thread before it began to spin */
-    int belled;
-    int failed; /* a signal handler raised */
+    long preempted;
+    int belled;   /* a ring ended the last sleep */
+    int spurious; /* rings that ended a sleep for nothing */
+    int rescued;  /* rechecks that found what no ring had told: always 0, or the protocol is broken */
+    int failed;   /* a signal handler raised */
 } Wait;
 
 static inline int arrived(const Wait *w)
 {
-    return atomic_load_explicit(w->head, memory_order_acquire) != w->seen;
+    return atomic_load_explicit(w->watched, memory_order_acquire) != w->seen;
 }
 
 static inline int stopped(const Wait *w)
@@ -116,44 +198,83 @@ static long involuntary_switches(void)
     return usage.ru_nivcsw;
 }
 
+/* Each stage returns how the wait is over (OVER: seen, stopped or failed; LISTENING), or 0 when its
+ * own time is up. */
+enum { OVER = -1 };
 static int sleep_on_bell(Wait *w, int64_t deadline_ns, int64_t period_ns);
 
-/* Each stage returns 1 when the wait is over (seen, stopped or failed), 0 when its time is. */
-
-static int look_repeatedly(Wait *w, int kind, int64_t deadline_ns)
+/* No system call while it lasts: it reckons its CPU time from the clock alone. */
+static int spin(Wait *w, int64_t deadline_ns)
 {
-    int64_t t = now_ns(), checked_ns = t;
-    for (unsigned looks = 0;; looks++) {
-        if (arrived(w))
-            return 1;
-        if (kind == SPIN && t < crowded_until_ns) {
-            int64_t until_ns = crowded_until_ns < deadline_ns ? crowded_until_ns : deadline_ns;
-            if (sleep_on_bell(w, until_ns, 0))
-                return 1;
-            w->switches = involuntary_switches();
-            t = now_ns();
+    int64_t t = now_ns(), checked_ns = t, on_core_since_ns = t;
+    int64_t *cpu = &w->stage_cpu_ns[w->stage];
+    int over = 0;
+    if (known_switches < 0)
+        known_switches = involuntary_switches();
+    unsigned watches = relax_kind == UMWAIT || relax_kind == MWAITX;
+    for (unsigned looks = 0; !over; looks++) {
+        if (arrived(w)) {
+            over = OVER;
+            break;
         }
-        if (kind == YIELD)
-            sched_yield();
-        else
-            pause_hint();
-        if (kind == SPIN && looks % LOOKS_PER_CLOCK_READ)
+        if (t < crowded_until_ns) {
+            int64_t until_ns = crowded_until_ns < deadline_ns ? crowded_until_ns : deadline_ns;
+            int64_t cpu_before_ns = cpu_ns();
+            *cpu += t - on_core_since_ns;
+            over = sleep_on_bell(w, until_ns, 0);
+            *cpu += cpu_ns() - cpu_before_ns;
+            known_switches = involuntary_switches();
+            t = on_core_since_ns = now_ns();
+            if (over)
+                break;
+        }
+        relax(w->watched, w->seen);
+        if (!watches && looks % LOOKS_PER_CLOCK_READ)
             continue;
         int64_t before_ns = t;
         t = now_ns();
+        if (t - before_ns > OFF_CORE_NS) {
+            on_core_since_ns += t - before_ns;
+            w->preempted++;
+            if (t - before_ns > DESCHEDULED_NS) {
+                long switches = involuntary_switches();
+                if (switches > known_switches)
+                    crowded_until_ns = t + CROWDED_FOR_NS;
+                known_switches = switches;
+            }
+        }
+        if (t >= deadline_ns)
+            break;
+        if (stopped(w))
+            over = OVER;
+        if (t - checked_ns > SIGNAL_CHECK_NS) {
+            checked_ns = t;
+            known_switches = involuntary_switches();
+            run_signal_handlers(w);
+            if (w->failed)
+                over = OVER;
+        }
+    }
+    *cpu += now_ns() - on_core_since_ns;
+    return over;
+}
+
+static int yield_repeatedly(Wait *w, int64_t deadline_ns)
+{
+    int64_t t = now_ns(), checked_ns = t;
+    while (!arrived(w) && !stopped(w)) {
+        sched_yield();
+        t = now_ns();
         if (t >= deadline_ns)
             return 0;
-        if (kind == SPIN && t - before_ns > DESCHEDULED_NS && involuntary_switches() > w->switches)
-            crowded_until_ns = t + CROWDED_FOR_NS;
-        if (stopped(w))
-            return 1;
         if (t - checked_ns > SIGNAL_CHECK_NS) {
             checked_ns = t;
             run_signal_handlers(w);
             if (w->failed)
-                return 1;
+                break;
         }
     }
+    return OVER;
 }
 
 static int sleep_deafly(Wait *w, int64_t deadline_ns)
@@ -162,10 +283,10 @@ static int sleep_deafly(Wait *w, int64_t deadline_ns)
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) {
         run_signal_handlers(w);
         if (w->failed)
-            return 1;
+            return OVER;
     }
     w->overshoot_ns = now_ns() - deadline_ns;
-    return arrived(w) || stopped(w);
+    return arrived(w) || stopped(w) ? OVER : 0;
 }
 
 static int poll_slowly(Wait *w, int64_t deadline_ns, int64_t period_ns)
@@ -174,7 +295,7 @@ static int poll_slowly(Wait *w, int64_t deadline_ns, int64_t period_ns)
     while (next_ns < deadline_ns) {
         next_ns = now_ns() + period_ns;
         if (sleep_deafly(w, next_ns < deadline_ns ? next_ns : deadline_ns))
-            return 1;
+            return OVER;
     }
     return 0;
 }
@@ -188,24 +309,37 @@ static int sleep_on_bell(Wait *w, int64_t deadline_ns, int64_t period_ns)
             if (recheck_ns < until_ns)
                 until_ns = recheck_ns;
         }
+        uint64_t heard = atomic_load_explicit(w->bell, memory_order_acquire);
         atomic_store_explicit(w->armed, 1, memory_order_relaxed);
         atomic_thread_fence(memory_order_seq_cst);
-        int over = arrived(w) || stopped(w);
-        int error = over ? EAGAIN : futex_sleep(w->head, w->seen, until_ns);
-        atomic_store_explicit(w->armed, 0, memory_order_release);
+        int error = EAGAIN;
+        if (!arrived(w) && !stopped(w))
+            error = w->fd == BY_FUTEX ? futex_sleep(w->bell, heard, until_ns) : fd_sleep(w->fd, until_ns);
+        /* Who rings takes the flag first: if it is still there, nobody meant to ring. */
+        int taken = !atomic_exchange_explicit(w->armed, 0, memory_order_acq_rel);
+        int rang = error == 0;
+        if (rang && w->fd != BY_FUTEX) {
+            uint64_t rings;
+            if (w->caller_drains)
+                return LISTENING;
+            if (read(w->fd, &rings, sizeof rings) != sizeof rings)
+                rang = 0; /* it was another thread's ring to hear */
+        }
         if (error == EINTR) {
             run_signal_handlers(w);
             if (w->failed)
-                return 1;
+                return OVER;
         }
         if (error == ETIMEDOUT)
             w->overshoot_ns = now_ns() - until_ns;
         if (arrived(w)) {
-            w->belled = error == 0;
-            return 1;
+            w->belled = rang;
+            w->rescued += error == ETIMEDOUT && until_ns != deadline_ns && !taken;
+            return OVER;
         }
         if (stopped(w))
-            return 1;
+            return OVER;
+        w->spurious += rang;
         if (error == ETIMEDOUT && until_ns == deadline_ns)
             return 0;
     }
@@ -213,7 +347,6 @@ static int sleep_on_bell(Wait *w, int64_t deadline_ns, int64_t period_ns)
 
 static int carry_out(Wait *w, int64_t stages[N_STAGES][3])
 {
-    int64_t cpu_before_ns = cpu_ns();
     w->seen_ns = now_ns();
     if (w->started_ns == 0)
         w->started_ns = w->seen_ns;
@@ -223,25 +356,33 @@ static int carry_out(Wait *w, int64_t stages[N_STAGES][3])
         int64_t period_ns = stages[w->stage][2];
         int64_t deadline_ns = until_ns >= FOREVER_NS ? FOREVER_NS : w->started_ns + until_ns;
         if (arrived(w) || stopped(w))
-            over = 1;
+            over = OVER;
         else if (kind == REHEARSE)
             return REHEARSING; /* the caller rehearses and comes back for the next stage */
         else if (now_ns() >= deadline_ns)
             continue; /* a late wake-up used this stage's time up */
-        else if (kind == SPIN || kind == YIELD)
-            over = look_repeatedly(w, (int)kind, deadline_ns);
-        else if (kind == NAP)
-            over = sleep_deafly(w, deadline_ns);
-        else if (kind == POLL)
-            over = poll_slowly(w, deadline_ns, period_ns);
-        else
-            over = sleep_on_bell(w, deadline_ns, period_ns);
+        else if (kind == SPIN)
+            over = spin(w, deadline_ns);
+        else {
+            int64_t cpu_before_ns = cpu_ns();
+            long switches = involuntary_switches();
+            if (kind == YIELD)
+                over = yield_repeatedly(w, deadline_ns);
+            else if (kind == NAP)
+                over = sleep_deafly(w, deadline_ns);
+            else if (kind == POLL)
+                over = poll_slowly(w, deadline_ns, period_ns);
+            else
+                over = sleep_on_bell(w, deadline_ns, period_ns);
+            w->stage_cpu_ns[w->stage] += cpu_ns() - cpu_before_ns;
+            known_switches = involuntary_switches();
+            w->preempted += known_switches - switches;
+        }
+        if (over == LISTENING)
+            return LISTENING; /* the caller drains its socket and comes back for the same stage */
         /* The last look comes before the clock is read: nothing is seen before it was published. */
         how = arrived(w) ? SEEN : stopped(w) ? STOPPED : ENDED;
         w->seen_ns = now_ns();
-        int64_t cpu_after_ns = cpu_ns();
-        w->stage_cpu_ns[w->stage] += cpu_after_ns - cpu_before_ns;
-        cpu_before_ns = cpu_after_ns;
     }
     w->stage--;
     return how;
@@ -259,11 +400,14 @@ static void *word_at(Py_buffer *buffer, Py_ssize_t offset)
 }
 
 PyDoc_STRVAR(wait_doc,
-"wait(segment, head_at, seen, armed_at, stop_at, plan, stage=0, started_ns=0)\n\n"
-"Carry out a plan (12 ints) until head differs from seen, stop is set or the plan has ended;\n"
-"releases the GIL. At a REHEARSE stage it returns; call again with the next stage and the same\n"
-"started_ns to go on. Returns (over, started_ns, seen_ns, stage, cpu0, cpu1, cpu2, cpu3,\n"
-"overshoot_ns, belled, preempted); over is SEEN, STOPPED, ENDED or REHEARSING.");
+"wait(segment, words, seen, plan, stage=0, started_ns=0, fd=-1, caller_drains=False)\n\n"
+"Carry out a plan (12 ints) until the watched word differs from seen, the stop word is set or the\n"
+"plan has ended; releases the GIL. words are the offsets (watched, bell, armed, stop). fd is what\n"
+"to sleep on instead of the bell word: an eventfd, which is drained here, or a socket's, at whose\n"
+"ring it returns LISTENING: drain the socket and call again with the same stage. At a REHEARSE\n"
+"stage it returns too; call again with the next stage. Both times with the same started_ns.\n"
+"Returns (over, started_ns, seen_ns, stage, cpu0, cpu1, cpu2, cpu3, overshoot_ns, belled,\n"
+"preempted, spurious, rescued); over is SEEN, STOPPED, ENDED, REHEARSING or LISTENING.");
 
 /* What shmsim.wait.check_plan refuses and would mean something else here. */
 static int check_stages(int64_t stages[N_STAGES][3])
@@ -284,37 +428,39 @@ static PyObject *py_wait(PyObject *self, PyObject *args)
 {
     (void)self;
     Py_buffer segment;
-    Py_ssize_t head_at, armed_at, stop_at;
+    Py_ssize_t watched_at, bell_at, armed_at, stop_at;
     unsigned long long seen;
     int64_t stages[N_STAGES][3];
     int64_t *s = &stages[0][0];
-    int first_stage = 0;
+    int first_stage = 0, fd = BY_FUTEX, caller_drains = 0;
     long long started_ns = 0;
-    if (!PyArg_ParseTuple(args, "w*nKnn(LLLLLLLLLLLL)|iL:wait", &segment, &head_at, &seen, &armed_at,
-                          &stop_at, s, s + 1, s + 2, s + 3, s + 4, s + 5, s + 6, s + 7, s + 8,
-                          s + 9, s + 10, s + 11, &first_stage, &started_ns))
+    if (!PyArg_ParseTuple(args, "w*(nnnn)K(LLLLLLLLLLLL)|iLip:wait", &segment, &watched_at, &bell_at,
+                          &armed_at, &stop_at, &seen, s, s + 1, s + 2, s + 3, s + 4, s + 5, s + 6,
+                          s + 7, s + 8, s + 9, s + 10, s + 11, &first_stage, &started_ns, &fd,
+                          &caller_drains))
         return NULL;
     Wait w = {.seen = seen,
               .stage = first_stage,
               .started_ns = started_ns,
-              .head = word_at(&segment, head_at),
+              .fd = fd,
+              .caller_drains = caller_drains,
+              .watched = word_at(&segment, watched_at),
+              .bell = word_at(&segment, bell_at),
               .armed = word_at(&segment, armed_at),
               .stop = word_at(&segment, stop_at)};
     PyObject *result = NULL;
     if (first_stage < 0 || first_stage > N_STAGES)
         PyErr_Format(PyExc_ValueError, "stage must be from 0 to %d, got %d", N_STAGES, first_stage);
-    else if (w.head && w.armed && w.stop && check_stages(stages)) {
+    else if (w.watched && w.bell && w.armed && w.stop && check_stages(stages)) {
         int over;
-        long preempted;
         Py_BEGIN_ALLOW_THREADS
-        preempted = w.switches = involuntary_switches();
         over = carry_out(&w, stages);
-        preempted = involuntary_switches() - preempted;
         Py_END_ALLOW_THREADS
         if (!w.failed)
-            result = Py_BuildValue("iLLiLLLLLil", over, w.started_ns, w.seen_ns, w.stage,
+            result = Py_BuildValue("iLLiLLLLLilii", over, w.started_ns, w.seen_ns, w.stage,
                                    w.stage_cpu_ns[0], w.stage_cpu_ns[1], w.stage_cpu_ns[2],
-                                   w.stage_cpu_ns[3], w.overshoot_ns, w.belled, preempted);
+                                   w.stage_cpu_ns[3], w.overshoot_ns, w.belled, w.preempted,
+                                   w.spurious, w.rescued);
     }
     PyBuffer_Release(&segment);
     return result;
@@ -322,8 +468,8 @@ static PyObject *py_wait(PyObject *self, PyObject *args)
 
 PyDoc_STRVAR(post_doc,
 "post(segment, head_at, sequence, stamp_at, armed_at, armed_stride, n_readers)\n\n"
-"Stamp the slot, publish it by setting head to sequence, then count the readers that are armed.\n"
-"Returns (published_ns, n_armed).");
+"Stamp the slot, publish it by setting head to sequence, then take the flags of readers that are\n"
+"armed. Returns (published_ns, armed): bit r is set if reader r is to be rung for.");
 
 static PyObject *py_post(PyObject *self, PyObject *args)
 {
@@ -339,39 +485,47 @@ static PyObject *py_post(PyObject *self, PyObject *args)
     _Atomic uint64_t *stamp = head ? word_at(&segment, stamp_at) : NULL;
     _Atomic uint64_t *last =
         stamp ? word_at(&segment, armed_at + armed_stride * (n_readers - 1)) : NULL;
-    if (last && word_at(&segment, armed_at)) {
+    if (last && n_readers > 64)
+        PyErr_Format(PyExc_ValueError, "n_readers must be at most 64, got %zd", n_readers);
+    else if (last && word_at(&segment, armed_at)) {
         int64_t published_ns = now_ns();
         atomic_store_explicit(stamp, (uint64_t)published_ns, memory_order_relaxed);
         atomic_store_explicit(head, sequence, memory_order_release);
         atomic_thread_fence(memory_order_seq_cst);
-        long n_armed = 0;
+        unsigned long long taken = 0;
         for (Py_ssize_t i = 0; i < n_readers; i++) {
             _Atomic uint64_t *armed =
                 (void *)((char *)segment.buf + armed_at + armed_stride * i);
-            n_armed += atomic_load_explicit(armed, memory_order_relaxed) != 0;
+            /* Look before taking: a spinner's line stays shared. */
+            if (atomic_load_explicit(armed, memory_order_relaxed) &&
+                atomic_exchange_explicit(armed, 0, memory_order_acq_rel))
+                taken |= 1ull << i;
         }
-        result = Py_BuildValue("Ll", published_ns, n_armed);
+        result = Py_BuildValue("LK", published_ns, taken);
     }
     PyBuffer_Release(&segment);
     return result;
 }
 
 PyDoc_STRVAR(wake_doc,
-"wake(segment, head_at)\n\nWake every waiter asleep on head with one call; returns how many.");
+"wake(segment, bell_at)\n\nRing: wake every waiter asleep on a bell, and keep whoever is about to\n"
+"sleep from it, with one call; returns how many were woken.");
 
 static PyObject *py_wake(PyObject *self, PyObject *args)
 {
     (void)self;
     Py_buffer segment;
-    Py_ssize_t head_at;
-    if (!PyArg_ParseTuple(args, "w*n:wake", &segment, &head_at))
+    Py_ssize_t bell_at;
+    if (!PyArg_ParseTuple(args, "w*n:wake", &segment, &bell_at))
         return NULL;
     long woken = -1;
-    void *head = word_at(&segment, head_at);
-    if (head)
-        woken = syscall(SYS_futex, head, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    _Atomic uint64_t *bell = word_at(&segment, bell_at);
+    if (bell) {
+        atomic_fetch_add_explicit(bell, 1, memory_order_acq_rel);
+        woken = syscall(SYS_futex, (uint32_t *)bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    }
     PyBuffer_Release(&segment);
-    return head ? PyLong_FromLong(woken) : NULL;
+    return bell ? PyLong_FromLong(woken) : NULL;
 }
 
 static PyMethodDef methods[] = {
@@ -388,5 +542,13 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__native(void)
 {
-    return PyModule_Create(&module);
+    relax_kind = find_relax_kind();
+    PyObject *m = PyModule_Create(&module);
+    if (m && PyModule_AddStringConstant(m, "RELAX", relax_names[relax_kind]) < 0)
+        Py_CLEAR(m);
+#ifdef Py_GIL_DISABLED
+    if (m)
+        PyUnstable_Module_SetGIL(m, Py_MOD_GIL_NOT_USED);
+#endif
+    return m;
 }

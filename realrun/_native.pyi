@@ -1,4 +1,9 @@
+"""The C extension; realrun/_native.c says more."""
+
 from mmap import mmap
+
+#: How a spinner passes the time between two looks: pause, umwait, mwaitx or isb.
+RELAX: str
 
 def post(
     segment: mmap,
@@ -10,15 +15,15 @@ def post(
     n_readers: int,
     /,
 ) -> tuple[int, int]: ...
-def wake(segment: mmap, head_at: int, /) -> int: ...
+def wake(segment: mmap, bell_at: int, /) -> int: ...
 def wait(
     segment: mmap,
-    head_at: int,
+    words: tuple[int, int, int, int],
     seen: int,
-    armed_at: int,
-    stop_at: int,
     plan: tuple[int, ...],
     stage: int = 0,
     started_ns: int = 0,
+    fd: int = -1,
+    caller_drains: bool = False,
     /,
 ) -> tuple[int, ...]: ...

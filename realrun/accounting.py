@@ -4,6 +4,8 @@ import resource
 import time
 
 from realrun.host import run_queue_wait_ns
+from realrun.publisher import Publisher
+from realrun.waiter import Waiter
 from shmsim.records import ProcessRow
 
 
@@ -32,8 +34,10 @@ class Accounting:
             usage.ru_nivcsw,
         )
 
-    def row(self, emulation_cpu_ns: int, notified: int, elided: int) -> ProcessRow:
-        """What was consumed until now."""
+    def row(
+        self, emulation_cpu_ns: int, publisher: Publisher, waiters: list[Waiter], late: int = 0
+    ) -> ProcessRow:
+        """What was consumed until now, and what publisher and waiters counted since their reset."""
         wall_ns, cpu_ns, run_queue_ns, voluntary, involuntary = (
             after - before for after, before in zip(self._read(), self._start, strict=True)
         )
@@ -45,6 +49,9 @@ class Accounting:
             run_queue_ns,
             voluntary,
             involuntary,
-            notified,
-            elided,
+            publisher.writer.n_notified,
+            publisher.writer.n_elided,
+            sum(waiter.n_spurious for waiter in waiters),
+            sum(waiter.n_rescued for waiter in waiters),
+            late,
         )

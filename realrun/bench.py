@@ -138,8 +138,8 @@ def _ring_costs(loop: Rehearsal, n: int) -> Iterator[Measured]:
         undisturbed = Undisturbed()
         for i in range(_WARM_UP + n):
             started_ns = now()
-            published_ns, n_armed = loop.replies.publish(i, 0, payload)
-            loop.replies.notify(n_armed)
+            published_ns = loop.replies.publish(i, 0, payload)
+            loop.replies.notify()
             notified_ns = now()
             raw = loop.reply_reader.wait(SPIN_PLAN)
             returned_ns = now()

@@ -18,11 +18,12 @@ from typing import Final
 
 from realrun.bench import Measured, Undisturbed, hot_costs, policy_costs
 from realrun.host import exact_timers, machine_facts, run_queue_wait_ns, usable_cores
-from realrun.layout import STOP_AT
+from realrun.layout import READY
 from realrun.partner import LAYOUT, SPIN_PLAN
 from realrun.rehearsal import Rehearsal
-from realrun.ring import LEAVE, Message, RawWait, RingReader, RingWriter
+from realrun.ring import LEAVE, Message, RingReader, RingWriter
 from realrun.segment import Segment
+from realrun.waiting import RawWait
 from shmsim.policies import WakeAhead
 from shmsim.profile import COSTS, Curve, Distribution, MachineProfile
 from shmsim.units import FOREVER_NS, MS, US, S, format_ns
@@ -92,13 +93,15 @@ class _Samples:
         return Distribution.of(list(self._lists[name, 0]))
 
 
-def calibrate(progress: Progress | None = None) -> MachineProfile:
+def calibrate(progress: Progress | None = None, doorbell: str = "futex") -> MachineProfile:
     """Measure every cost of this box; takes about 40 s.
 
     Parameters
     ----------
     progress
         Told what is being measured.
+    doorbell
+        By which a waiter is woken; see `realrun.doorbell`.
 
     Raises
     ------
@@ -107,7 +110,7 @@ def calibrate(progress: Progress | None = None) -> MachineProfile:
     RuntimeError
         If the partner process does not come up.
     """
-    facts = machine_facts()
+    facts = {**machine_facts(), "doorbell": doorbell}
     exact_timers()
     report = progress or (lambda _label, _share: None)
     samples = _Samples()
@@ -127,7 +130,9 @@ def calibrate(progress: Progress | None = None) -> MachineProfile:
             report(f"replicate {replicate + 1} of {N_REPLICATES}: policies", done)
             for measured in policy_costs(_N_HOT):
                 samples.add_all(measured)
-            n_disturbed += _measure_rests(samples, cores[0] if pinned else -1, report, done)
+            n_disturbed += _measure_rests(
+                samples, doorbell, cores[0] if pinned else -1, report, done
+            )
     finally:
         os.sched_setaffinity(0, affinity)
     report("done", 1.0)
@@ -150,19 +155,22 @@ def calibrate(progress: Progress | None = None) -> MachineProfile:
     )
 
 
-def _measure_rests(samples: _Samples, partner_core: int, report: Progress, done: float) -> int:
+def _measure_rests(
+    samples: _Samples, doorbell: str, partner_core: int, report: Progress, done: float
+) -> int:
     """Wait for the partner in every way and for every time, and work right afterwards.
 
     Returns how many measurements were dropped because somebody else took a core.
     """
     with (
-        Segment.create(LAYOUT) as segment,
+        Segment.create(LAYOUT, doorbell) as segment,
         Segment.private(LAYOUT) as private,
         Segment.private(LAYOUT) as other,
     ):
         # Ctrl-C is for us alone: leaving this block ends the partner.
         partner = subprocess.Popen(
-            [sys.executable, "-m", "realrun.partner", str(segment.path), str(partner_core)],
+            [sys.executable, "-m", "realrun.partner", segment.ticket.to_json(), str(partner_core)],
+            pass_fds=segment.ticket.fds,
             start_new_session=True,
         )
         previous = signal.signal(signal.SIGCHLD, _partner_died)
@@ -174,7 +182,7 @@ def _measure_rests(samples: _Samples, partner_core: int, report: Progress, done:
             return rests.n_disturbed
         finally:
             signal.signal(signal.SIGCHLD, previous)
-            segment.store(STOP_AT, 1)
+            segment.stop()
             try:
                 partner.wait(2.0)
             except subprocess.TimeoutExpired:
@@ -189,7 +197,7 @@ def _partner_died(*_: object) -> None:
 
 def _await_ready(partner: subprocess.Popen[bytes], segment: Segment) -> None:
     deadline = time.monotonic() + _START_LIMIT_S
-    while not segment.load(LAYOUT.ready_at(1)):
+    while not segment.load(LAYOUT.ready_at(1) + READY):
         if partner.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError("the partner process of the calibration did not come up")
         time.sleep(0.01)
@@ -202,7 +210,7 @@ class _Rests:
         self, segment: Segment, private: Segment, other: Segment, samples: _Samples
     ) -> None:
         self._requests = RingWriter(segment, segment.layout.request)
-        self._replies = RingReader(segment, segment.layout.reply, 0)
+        self._replies = RingReader(segment, segment.layout.replies[0], 0)
         self._samples = samples
         self._loop = Rehearsal(private, WakeAhead())
         self._loop.wait_once()
@@ -240,7 +248,8 @@ class _Rests:
                         way(rest_ns, bool((i + self._samples.replicate) % 2)) for _ in range(tries)
                     ):
                         self._n_given_up += 1
-        self._requests.notify(self._requests.publish(0, LEAVE, b"")[1])
+        self._requests.publish(0, LEAVE, b"")
+        self._requests.notify()
         if self._n_given_up > self._n_tried / 2:
             raise RuntimeError(
                 f"{_TOO_BUSY}: in {self._n_given_up} of {self._n_tried} measurements another "
@@ -252,8 +261,8 @@ class _Rests:
     ) -> tuple[RawWait, Message]:
         """Let the partner publish after a delay, and wait for it by a plan."""
         self._n += 1
-        _, n_armed = self._requests.publish(self._n, 0, delay_ns.to_bytes(8, "little"))
-        self._requests.notify(n_armed)  # a spinner that lost its core is on the bell
+        self._requests.publish(self._n, 0, delay_ns.to_bytes(8, "little"))
+        self._requests.notify()  # a spinner that lost its core is on the bell
         raw = self._replies.wait(plan, rehearse)
         return raw, self._replies.read()
 

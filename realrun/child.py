@@ -1,4 +1,4 @@
-"""Entry of a child process: ``python -m realrun.child PROCESS SPEC SEGMENT OUT``.
+"""Entry of a child process: ``python -m realrun.child PROCESS SPEC TICKET OUT``.
 
 PROCESS is 0 for the scheduler and 1 + r for the worker of rank r.
 """
@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from realrun.host import prepare_process
-from realrun.layout import OWNER_PID_AT
+from realrun.layout import OWNER_PID_AT, READY
 from realrun.rehearsal import Rehearsal
-from realrun.ring import Stopped
 from realrun.scheduler import Scheduler
-from realrun.segment import Segment
+from realrun.segment import Segment, Ticket
 from realrun.spec import RunSpec
+from realrun.waiting import Stopped
 from realrun.worker import Worker
 
 
@@ -24,13 +24,13 @@ def main() -> None:
     prepare_process()
     threading.excepthook = _end_process
     process = int(sys.argv[1])
-    spec_path, segment_path, out = map(Path, sys.argv[2:5])
-    spec = RunSpec.read(spec_path)
+    spec = RunSpec.read(Path(sys.argv[2]))
+    ticket, out = Ticket.from_json(sys.argv[3]), Path(sys.argv[4])
     if spec.cores:
         os.sched_setaffinity(0, {spec.cores[process]})
     # It stays mapped until the process ends: a reply thread may still be at work in it, and its
     # complaint would hide the error that ends the main thread.
-    segment = Segment.attach(segment_path, spec.layout)
+    segment = Segment.attach(ticket)
     if segment.load(OWNER_PID_AT) != os.getppid():
         sys.exit("the launcher died before this process could ask to die with it")
     # One reader, whoever else reads in this run: a rehearsal plays both ends by itself.
@@ -41,7 +41,7 @@ def main() -> None:
         actor = Scheduler(segment, spec, rehearsal)
     else:
         actor = Worker(segment, spec, process - 1, rehearsal)
-    segment.store(spec.layout.ready_at(process), 1)
+    segment.store(spec.layout.ready_at(process) + READY, 1)
     try:
         records = actor.run()
     except Stopped:

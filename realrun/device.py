@@ -4,10 +4,9 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from realrun.layout import IDLE, STOP_AT
 from realrun.native import STOPPED, wait
-from realrun.ring import Stopped
 from realrun.segment import Segment
+from realrun.waiting import Stopped
 from shmsim.message import CallOne
 from shmsim.steptime import StepTime
 from shmsim.tape import Tape
@@ -58,7 +57,7 @@ class EchoDevice:
         self._board = segment.layout.board
         self._rank = rank
         # A word that never moves, so that only the clock or the stop word ends a wait on it.
-        self._idle_at = segment.layout.ready_at(1 + rank) + IDLE
+        self._idle = segment.layout.idle_words(1 + rank)
         self._step_time = step_time
         self._noise = tape.normal("device", "step")
         self._guard_ns = guard_ns
@@ -120,7 +119,6 @@ class EchoDevice:
             return
         nap_ns = max(left_ns - self._guard_ns, 0)
         plan = (NAP, nap_ns, 0, SPIN, left_ns, 0, *_PARK_UNREACHED, *_PARK_UNREACHED)
-        idle_at = self._idle_at
-        over = wait(self._segment.memory, idle_at, 0, idle_at + 8, STOP_AT, plan)[0]
+        over = wait(self._segment.memory, self._idle, 0, plan)[0]
         if over == STOPPED:
             raise Stopped

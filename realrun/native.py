@@ -4,7 +4,7 @@ import platform
 from typing import Final
 
 try:
-    from realrun._native import post, wait, wake
+    from realrun._native import RELAX, post, wait, wake
 
     IMPLEMENTATION = "native"
 except ImportError:
@@ -14,7 +14,7 @@ except ImportError:
             "stores to shared memory there; install a C compiler and the Python headers, then "
             "reinstall"
         ) from None
-    from realrun._fallback import post, wait, wake
+    from realrun._fallback import RELAX, post, wait, wake
 
     IMPLEMENTATION = "python"
 
@@ -23,5 +23,17 @@ SEEN: Final = 0  #: the word moved
 STOPPED: Final = 1  #: the stop word was set
 REHEARSING: Final = 3  #: it has come to a REHEARSE stage: rehearse, then go on behind it
 ENDED: Final = 2  #: the plan's last stage was bounded, and over
+LISTENING: Final = 4  #: the socket that is its bell rang: drain it, then go on in the same stage
 
-__all__ = ["ENDED", "IMPLEMENTATION", "REHEARSING", "SEEN", "STOPPED", "post", "wait", "wake"]
+__all__ = [
+    "ENDED",
+    "IMPLEMENTATION",
+    "LISTENING",
+    "REHEARSING",
+    "RELAX",
+    "SEEN",
+    "STOPPED",
+    "post",
+    "wait",
+    "wake",
+]

@@ -1,18 +1,18 @@
 """The other side of a calibration: publishes a given time after it was asked to.
 
-``python -m realrun.partner SEGMENT CORE``; CORE -1 leaves the process unpinned.
+``python -m realrun.partner TICKET CORE``; CORE -1 leaves the process unpinned.
 """
 
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Final
 
 from realrun.host import prepare_process, run_queue_wait_ns
-from realrun.layout import OWNER_PID_AT, SegmentLayout
-from realrun.ring import LEAVE, RingReader, RingWriter, Stopped
-from realrun.segment import Segment
+from realrun.layout import OWNER_PID_AT, READY, SegmentLayout
+from realrun.ring import LEAVE, RingReader, RingWriter
+from realrun.segment import Segment, Ticket
+from realrun.waiting import Stopped
 from shmsim.units import FOREVER_NS
 from shmsim.wait import PARK, SPIN
 
@@ -27,7 +27,7 @@ def serve(segment: Segment) -> None:
     wait for a core meanwhile; 8 bytes each.
     """
     requests = RingReader(segment, segment.layout.request, 0)
-    replies = RingWriter(segment, segment.layout.reply)
+    replies = RingWriter(segment, segment.layout.replies[0])
     notify_ns = stolen_ns = 0
     queued_ns = run_queue_wait_ns()
     while True:
@@ -39,8 +39,8 @@ def serve(segment: Segment) -> None:
         payload = notify_ns.to_bytes(8, "little") + stolen_ns.to_bytes(8, "little")
         while time.monotonic_ns() < publish_at_ns:
             pass
-        published_ns, n_armed = replies.publish(message.call_id, 0, payload)
-        replies.notify(n_armed)
+        published_ns = replies.publish(message.call_id, 0, payload)
+        replies.notify()
         notify_ns = time.monotonic_ns() - published_ns
         before_ns, queued_ns = queued_ns, run_queue_wait_ns()
         stolen_ns = queued_ns - before_ns
@@ -52,10 +52,10 @@ def main() -> None:
     core = int(sys.argv[2])
     if core >= 0:
         os.sched_setaffinity(0, {core})
-    with Segment.attach(Path(sys.argv[1]), LAYOUT) as segment:
+    with Segment.attach(Ticket.from_json(sys.argv[1])) as segment:
         if segment.load(OWNER_PID_AT) != os.getppid():
             sys.exit("the calibration died before this process could ask to die with it")
-        segment.store(LAYOUT.ready_at(1), 1)
+        segment.store(LAYOUT.ready_at(1) + READY, 1)
         try:
             serve(segment)
         except Stopped:

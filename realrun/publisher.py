@@ -37,12 +37,12 @@ class Publisher:
         while True:
             # Ask by trying: publish looks for a free slot anyhow, and nearly always finds one.
             try:
-                published_ns, n_armed = self.writer.publish(call_id, flags, payload)
+                published_ns = self.writer.publish(call_id, flags, payload)
             except RingFull:
                 self.waiter.wait(0, known)
                 self.waiter.learn()
             else:
-                self.writer.notify(n_armed)
+                self.writer.notify()
                 return published_ns
 
     def reset(self) -> None:

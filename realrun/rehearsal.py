@@ -40,8 +40,8 @@ class Rehearsal:
         layout = segment.layout
         self.requests = RingWriter(segment, layout.request)
         self.request_reader = RingReader(segment, layout.request, 0)
-        self.replies = RingWriter(segment, layout.reply)
-        self.reply_reader = RingReader(segment, layout.reply, 0)
+        self.replies = RingWriter(segment, layout.replies[0])
+        self.reply_reader = RingReader(segment, layout.replies[0], 0)
         tape = Tape(0)
         self.waiter = Waiter(
             "calibration",
@@ -73,8 +73,8 @@ class Rehearsal:
         decode_reply(message.payload)
         self.batcher.complete(self.batch, message.published_ns)
         self.batch = self.batcher.schedule()
-        _, n_armed = self.requests.publish(1, 0, encode_request(self.batch))
-        self.requests.notify(n_armed)
+        self.requests.publish(1, 0, encode_request(self.batch))
+        self.requests.notify()
         self.waiter.learn()
         self.waiter.prepare(0, KNOWN)
 
@@ -92,8 +92,8 @@ class Rehearsal:
         message = self.request_reader.read()
         call = decode_request(message.payload)
         self.device.launch(call, is_warm_up=False)
-        _, n_armed = self.replies.publish(1, 0, encode_reply(call))
-        self.replies.notify(n_armed)
+        self.replies.publish(1, 0, encode_reply(call))
+        self.replies.notify()
         self.waiter.learn()
         self.waiter.prepare(0, KNOWN)
 

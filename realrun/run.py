@@ -9,17 +9,15 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from realrun.host import machine_facts, usable_cores
-from realrun.layout import CALL_ID, FLAGS, ORIGIN_AT, STOP_AT
-from realrun.native import wake
+from realrun.layout import CALL_ID, FLAGS, ORIGIN_AT, READY
 from realrun.ring import WARM_UP
-from realrun.segment import Segment, owner_prefix
+from realrun.segment import Segment
 from realrun.spec import RunSpec, policy_to_json
 from shmsim.config import RunConfig
 from shmsim.profile import MachineProfile
@@ -53,6 +51,7 @@ def make_spec(
     costs = profile.wait_costs(config.delay_price)
     return RunSpec(
         config.engine,
+        config.handoff,
         config.workload,
         config.device,
         policy,
@@ -75,13 +74,11 @@ def run_once(spec: RunSpec, progress: Progress | None = None) -> RunRecords:
         If shared memory cannot be had.
     """
     policy_to_json(spec.policy)  # refuse early what no child could import
-    with (
-        tempfile.TemporaryDirectory(prefix=owner_prefix()) as folder,
-        Segment.create(spec.layout) as segment,
-    ):
-        with _children(spec, segment, Path(folder)) as children:
+    with Segment.create(spec.layout, spec.handoff.doorbell, with_folder=True) as segment:
+        folder = Path(segment.ticket.folder)
+        with _children(spec, segment, folder) as children:
             _watch(children, segment, spec, progress)
-        return _gather(spec, Path(folder))
+        return _gather(spec, folder)
 
 
 class _Child:
@@ -89,13 +86,14 @@ class _Child:
 
     def __init__(self, process: int, spec_path: Path, segment: Segment, folder: Path) -> None:
         self.name = "scheduler" if process == 0 else f"worker {process - 1}"
-        self.ready_at = segment.layout.ready_at(process)
+        self.ready_at = segment.layout.ready_at(process) + READY
         self._log = folder / f"{process}.log"
         command = [sys.executable, "-m", "realrun.child", str(process), str(spec_path)]
         with self._log.open("wb") as log:
             # A session of its own: Ctrl-C reaches the parent alone, which stops the rest in order.
             self.popen = subprocess.Popen(
-                [*command, str(segment.path), str(folder / str(process))],
+                [*command, segment.ticket.to_json(), str(folder / str(process))],
+                pass_fds=segment.ticket.fds,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -131,14 +129,10 @@ def _children(spec: RunSpec, segment: Segment, folder: Path) -> Iterator[list[_C
 
 def _stop(children: list[_Child], segment: Segment) -> None:
     """Ask whoever still runs to leave, then make them."""
-    segment.store(STOP_AT, 1)
+    segment.stop()
     deadline = time.monotonic() + _GRACE_S
     try:
         while any(c.popen.poll() is None for c in children) and time.monotonic() < deadline:
-            # Again and again: before a sleep the kernel compares the head, not the stop word, so
-            # a wake between the last look and the sleep is lost (tests/protocol).
-            for at in (*segment.layout.request.watched, *segment.layout.reply.watched):
-                wake(segment.memory, at)
             time.sleep(_LOOK_EVERY_S / 4)
     finally:
         for child in children:
@@ -196,7 +190,7 @@ def _step(segment: Segment) -> int:
 def _owes(segment: Segment, spec: RunSpec) -> bool:
     layout = segment.layout
     n_requests = segment.load(layout.request.head_at)
-    n_replies = segment.load(layout.reply.head_at)
+    n_replies = min(segment.load(ring.head_at) for ring in spec.reply_rings)
     replies_per_request = 1 if spec.engine.scheduling == "sync" else 1 / spec.engine.calls_per_step
     n_started = 1 if segment.load(ORIGIN_AT) else 0  # START is a request without a reply
     return n_replies < (n_requests - n_started) * replies_per_request

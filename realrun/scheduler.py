@@ -8,6 +8,7 @@ import time
 from collections import deque
 
 from realrun.accounting import Accounting
+from realrun.calls import Replies
 from realrun.layout import ORIGIN_AT
 from realrun.publisher import Publisher
 from realrun.rehearsal import Rehearsal
@@ -48,26 +49,30 @@ class Scheduler:
         self._two_calls = spec.engine.calls_per_step == 2
         self._tape = Tape(spec.seed, spec.replication)
         self._workload = spec.workload.build(self._tape)
-        ring = segment.layout.request
-        writer = RingWriter(segment, ring)
+        writer = RingWriter(segment, segment.layout.request)
         slot_waiter = Waiter(
             "scheduler",
             SCHEDULER_SLOT,
-            SlotWatch(writer, segment, ring),
+            SlotWatch(writer, segment),
             spec.policy,
             spec.costs,
             self._tape.uniform("scheduler", "slot policy"),
             rehearsal.rehearse_scheduler,
         )
         self._publisher = Publisher(writer, slot_waiter)
-        self._waiter = Waiter(
-            "scheduler",
-            SCHEDULER_RECV,
-            RingReader(segment, segment.layout.reply, 0),
-            spec.policy,
-            spec.costs,
-            self._tape.uniform("scheduler", "policy"),
-            rehearsal.rehearse_scheduler,
+        self._replies = Replies(
+            [
+                Waiter(
+                    "scheduler",
+                    SCHEDULER_RECV,
+                    RingReader(segment, ring, 0),
+                    spec.policy,
+                    spec.costs,
+                    self._tape.uniform("scheduler", f"policy{rank or ''}"),
+                    rehearsal.rehearse_scheduler,
+                )
+                for rank, ring in enumerate(spec.reply_rings)
+            ]
         )
         rehearsal.prepare_scheduler_work()
         self._origin_ns = 0
@@ -82,7 +87,7 @@ class Scheduler:
         self._serve(closed_loop(2, 1, constant, constant, self._tape))
         self._publish(_CONTROL, 0, START, b"")
         time.sleep(_SETTLE_S)
-        self._waiter.reset()
+        self._replies.reset()
         self._steps = []
         self._flags = 0
         self._publisher.reset()
@@ -91,14 +96,11 @@ class Scheduler:
         self._origin_ns = time.monotonic_ns()
         self._segment.store(ORIGIN_AT, self._origin_ns)
         batcher = self._serve(self._workload)
-        self._waiter.learn()
-        writer = self._publisher.writer
-        process = accounting.row(0, writer.n_notified, writer.n_elided)
+        self._replies.learn()
+        waiters = [*self._replies.waiters, self._publisher.waiter]
+        process = accounting.row(0, self._publisher, waiters, self._replies.n_late)
         self._publish(_CONTROL, 2 * len(self._steps), LEAVE, b"")
-        rows = [
-            *self._waiter.rows_since(self._origin_ns),
-            *self._publisher.waiter.rows_since(self._origin_ns),
-        ]
+        rows = [row for waiter in waiters for row in waiter.rows_since(self._origin_ns)]
         return RunRecords(self._steps, rows, batcher.request_rows(), [process])
 
     def _publish(self, known: Known, call_id: int, flags: int, payload: bytes) -> int:
@@ -115,7 +117,7 @@ class Scheduler:
             while batcher.has_work and len(in_flight) < depth:
                 in_flight.append(self._send(batcher, len(in_flight) == depth - 1))
             if in_flight:
-                self._waiter.learn()  # where nothing was left to send
+                self._replies.learn()  # where nothing was left to send
                 self._await_reply(batcher, *in_flight.popleft())
             else:
                 # vLLM's engine core blocks on a queue here, fed by the API server.
@@ -134,22 +136,20 @@ class Scheduler:
         if self._two_calls and self._is_async:
             self._publish(known, 2 * batch.step + 1, pending, encode_second_call(batch.step))
         if is_last_in_flight:
-            self._waiter.learn()
+            self._replies.learn()
         if self._two_calls and not self._is_async:
-            message, _ = self._waiter.wait(0, known)
+            message, _ = self._replies.receive(0, 2 * batch.step, known)
             decode_second_call(message.payload)
             self._publish(known, 2 * batch.step + 1, pending, encode_second_call(batch.step))
-            self._waiter.learn()
+            self._replies.learn()
         return batch, scheduled_ns, published_ns
 
     def _await_reply(
         self, batcher: Batcher, batch: Batch, scheduled_ns: int, published_ns: int
     ) -> None:
         """Wait for the tokens of a step."""
-        message, seen_ns = self._waiter.wait(int(self._two_calls), _known(batch))
-        expected = 2 * batch.step + 1
-        if message.call_id != expected:
-            raise RuntimeError(f"reply to call {message.call_id}, expected call {expected}")
+        call = int(self._two_calls)
+        message, seen_ns = self._replies.receive(call, 2 * batch.step + 1, _known(batch))
         decode_reply(message.payload)
         origin_ns = self._origin_ns
         batcher.complete(batch, seen_ns - origin_ns)

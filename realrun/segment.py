@@ -1,101 +1,239 @@
 """Creates, attaches and removes the shared memory of a run; the only file that does.
 
-A segment is a file in /dev/shm named after its owner, ``shmsim-PID-STARTTIME-N``. Its owner
-unlinks it as soon as every worker has attached, so that even SIGKILL of the whole group leaves
-nothing; what a kill before that leaves, and the temporary folder of a killed launcher, the next
-start reaps, telling a dead owner by process id and start time.
+A segment is a file in /dev/shm named after its owner, ``shmsim-PID-STARTTIME-TOKEN``, which only
+its user may open. Its owner unlinks it as soon as every worker has attached, so that even SIGKILL
+of the whole group leaves nothing; what a kill before that leaves, and the temporary folder of a
+killed launcher, the next start reaps. It tells a dead owner by process id and start time, and by
+a lock that only the owner holds: a process of another container may share the folder but not the
+numbers.
 """
 
 import contextlib
+import fcntl
+import json
 import mmap
 import os
+import secrets
 import shutil
 import tempfile
-from itertools import count
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from multiprocessing import context
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from realrun.layout import MAGIC, MAGIC_AT, OWNER_PID_AT, SegmentLayout
+from realrun.budget import check_budget
+from realrun.doorbell import (
+    KINDS,
+    Doorbell,
+    EventfdDoorbell,
+    FutexDoorbell,
+    ZmqDoorbell,
+    make_eventfds,
+)
+from realrun.layout import (
+    GEOMETRY_AT,
+    MAGIC,
+    MAGIC_AT,
+    OWNER_PID_AT,
+    STOP,
+    RingLayout,
+    SegmentLayout,
+)
+from shmsim.routing import ArenaPlan, SlotClass
 
 SHM: Final = Path("/dev/shm")
 _PREFIX: Final = "shmsim-"
-_numbers = count()
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """All that another process of the same user needs to attach.
+
+    Parameters
+    ----------
+    path
+        Of the segment.
+    layout
+        What is where in it.
+    doorbell
+        Kind of the doorbells.
+    fds
+        Of doorbells: a process must inherit them under these numbers (``pass_fds``; a fork does,
+        and so does multiprocessing, whatever its start method).
+    folder
+        Private to the owner, for sockets and other files of the run; empty if there is none.
+    """
+
+    path: str
+    layout: SegmentLayout
+    doorbell: str
+    fds: tuple[int, ...]
+    folder: str
+
+    def to_json(self) -> str:
+        """For a command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote."""
+        content = json.loads(text)
+        layout = content["layout"]
+        classes = tuple(SlotClass(*row) for row in layout["arena"][0])
+        layout["arena"] = ArenaPlan(classes, layout["arena"][1])
+        content["layout"] = SegmentLayout(**layout)
+        content["fds"] = tuple(content["fds"])
+        return cls(**content)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Have multiprocessing hand the descriptors on, if it is what pickles this."""
+        popen = context.get_spawning_popen()
+        fds = tuple(popen.duplicate_for_child(fd) for fd in self.fds) if popen else self.fds
+        return {**self.__dict__, "fds": fds}
 
 
 class Segment:
-    """The mapped shared memory of one run.
+    """The mapped shared memory of one run, with its doorbells.
 
-    Use as a context manager: leaving it unmaps, and unlinks if this process created it.
+    Use as a context manager: leaving it unmaps, and removes what this process created.
+
+    Attributes
+    ----------
+    bytes
+        All of it.
     """
 
-    def __init__(self, path: Path | None, memory: mmap.mmap, layout: SegmentLayout) -> None:
-        """Wrap a mapping; use `create` or `attach`."""
-        self.path = path
+    def __init__(self, ticket: Ticket, memory: mmap.mmap, owned_fds: tuple[int, ...] = ()) -> None:
+        """Wrap a mapping; use `create`, `private` or `attach`."""
+        self.ticket = ticket
+        self.layout = ticket.layout
         self.memory = memory
-        self.layout = layout
+        self._owned_fds = owned_fds
+        self._owner_pid = os.getpid() if owned_fds else 0
         # Words go through this view: one item is one 8-byte move. struct.pack_into is not: it
         # zeroes its bytes first, and a reader in between sees 0.
-        self._words = memoryview(memory).cast("Q")
+        self.bytes = memoryview(memory)
+        self._words = self.bytes.cast("Q")
+        self._doorbells: dict[str, Doorbell] = {}
 
     @classmethod
-    def create(cls, layout: SegmentLayout) -> Self:
+    def create(
+        cls, layout: SegmentLayout, doorbell: str = "futex", *, with_folder: bool = False
+    ) -> Self:
         """Make a segment and commit all of its memory at once.
+
+        Parameters
+        ----------
+        doorbell
+            ``"futex"``, ``"eventfd"`` or ``"zmq"``; see `realrun.doorbell`.
+        with_folder
+            Whether to make a private folder, for payloads that go by socket and for files.
 
         Raises
         ------
-        OSError
-            If /dev/shm has no room: reserving up front turns a later SIGBUS into this error.
+        BudgetError
+            If /dev/shm or a memory limit has no room for the sum of all parts.
         """
+        if doorbell not in KINDS:
+            raise ValueError(f"doorbell must be one of {', '.join(KINDS)}, got {doorbell!r}")
         reap_abandoned()
-        path = SHM / f"{owner_prefix()}{next(_numbers)}"
+        check_budget(layout, SHM)
+        path = SHM / f"{owner_prefix()}{secrets.token_hex(8)}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fds = [fd]
         try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
             # Pages of tmpfs appear on first touch; without this a full /dev/shm kills the toucher.
             os.posix_fallocate(fd, 0, layout.size)
             memory = mmap.mmap(fd, layout.size)
-        except OSError as error:
+            bells = []
+            if doorbell == "eventfd":
+                for ring in layout.rings:
+                    bells += make_eventfds(ring)
+                fds += bells
+            folder = ""
+            if doorbell == "zmq" or with_folder:
+                folder = tempfile.mkdtemp(prefix=owner_prefix())
+                fds.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+                fcntl.flock(fds[-1], fcntl.LOCK_EX)
+        except OSError:
             path.unlink()
-            free = os.statvfs(SHM)
-            raise OSError(
-                error.errno,
-                f"cannot reserve {layout.size:,} bytes of shared memory: {error.strerror}"
-                f"; /dev/shm has {free.f_bavail * free.f_frsize:,} bytes free. Remove what fills "
-                "it, or enlarge it (docker run --shm-size=1g)",
-            ) from None
-        finally:
-            os.close(fd)
-        segment = cls(path, memory, layout)
-        segment.store(MAGIC_AT, MAGIC)
+            for open_fd in fds:
+                os.close(open_fd)
+            check_budget(layout, SHM)  # somebody else took the room meanwhile: say so
+            raise
+        ticket = Ticket(str(path), layout, doorbell, tuple(bells), folder)
+        segment = cls(ticket, memory, tuple(fds))
         segment.store(OWNER_PID_AT, os.getpid())
+        segment.store(GEOMETRY_AT, layout.checksum)
+        segment.store(MAGIC_AT, MAGIC)
         return segment
 
     @classmethod
     def private(cls, layout: SegmentLayout) -> Self:
         """Make a segment that no other process can see, and that has no name."""
-        return cls(None, mmap.mmap(-1, layout.size), layout)
+        return cls(Ticket("", layout, "futex", (), ""), mmap.mmap(-1, layout.size))
 
     @classmethod
-    def attach(cls, path: Path, layout: SegmentLayout) -> Self:
+    def attach(cls, ticket: Ticket) -> Self:
         """Map a segment that another process created.
 
         Raises
         ------
+        FileNotFoundError
+            If its owner has removed it.
+        PermissionError
+            If it belongs to somebody else, or others may open it.
         ValueError
             If the file is no segment of this layout.
         """
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        path, layout = ticket.path, ticket.layout
         try:
-            size = os.fstat(fd).st_size
-            if size != layout.size:
-                raise ValueError(f"{path} has {size} bytes, expected {layout.size}")
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"there is no segment {path}: its owner has ended, or never made it"
+            ) from None
+        try:
+            status = os.fstat(fd)
+            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                raise PermissionError(
+                    f"{path} must belong to user {os.geteuid()} and be closed to others, but "
+                    f"belongs to {status.st_uid} with mode {status.st_mode & 0o777:04o}"
+                )
+            if status.st_size != layout.size:
+                raise ValueError(f"{path} has {status.st_size:,} bytes, expected {layout.size:,}")
             memory = mmap.mmap(fd, layout.size)
         finally:
             os.close(fd)
-        segment = cls(path, memory, layout)
-        if segment.load(MAGIC_AT) != MAGIC:
+        segment = cls(ticket, memory)
+        found = segment.load(MAGIC_AT), segment.load(GEOMETRY_AT)
+        if found != (MAGIC, layout.checksum):
             segment.close()
-            raise ValueError(f"{path} is not a segment of this version of realrun")
+            raise ValueError(
+                f"{path} is not a segment of this version of realrun, or of another layout"
+            )
         return segment
+
+    def doorbell(self, ring: RingLayout) -> Doorbell:
+        """The bells of a ring, as this process uses them."""
+        doorbell = self._doorbells.get(ring.name)
+        if doorbell is None:
+            doorbell = self._doorbells[ring.name] = self._make_doorbell(ring)
+        return doorbell
+
+    def _make_doorbell(self, ring: RingLayout) -> Doorbell:
+        if self.ticket.doorbell == "futex":
+            return FutexDoorbell(self.memory, ring)
+        if self.ticket.doorbell == "zmq":
+            return ZmqDoorbell(Path(self.ticket.folder), ring)
+        first = 0
+        for other in self.layout.rings:
+            if other == ring:
+                break
+            first += other.n_readers + 1
+        return EventfdDoorbell(self.ticket.fds[first : first + ring.n_readers + 1])
 
     def load(self, at: int) -> int:
         """Read one 8-byte word, whole."""
@@ -105,15 +243,38 @@ class Segment:
         """Write one 8-byte word, whole."""
         self._words[at >> 3] = value
 
+    def stop(self) -> None:
+        """End every wait of every process, those that begin later too; from any process."""
+        layout = self.layout
+        for process in range(layout.n_workers + 1):
+            self.store(layout.ready_at(process) + STOP, 1)
+        for ring in layout.rings:
+            doorbell = self.doorbell(ring)
+            for reader in range(ring.n_readers):
+                self.store(ring.reader_words(reader).stop, 1)
+                self.store(ring.writer_words(reader).stop, 1)
+            doorbell.ring_readers((1 << ring.n_readers) - 1)
+            for reader in range(ring.n_readers):
+                doorbell.ring_writer(reader)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self.load(self.layout.ready_at(0) + STOP) != 0
+
     def unlink(self) -> None:
         """Remove the name; mappings stay valid."""
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+        if self.ticket.path:
+            Path(self.ticket.path).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Unmap; the name stays."""
+        for doorbell in self._doorbells.values():
+            doorbell.close()
         self._words.release()
         # A buffer that a caller still holds keeps the mapping alive; it ends with the process.
+        with contextlib.suppress(BufferError):
+            self.bytes.release()
         with contextlib.suppress(BufferError):
             self.memory.close()
 
@@ -122,15 +283,21 @@ class Segment:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Unmap, and unlink what this process created."""
-        if self.load(OWNER_PID_AT) == os.getpid():
+        """Unmap, and remove what this process created."""
+        is_owner = self._owner_pid == os.getpid()  # not in a fork of the owner
+        if is_owner:
             self.unlink()
         self.close()
+        if is_owner:
+            if self.ticket.folder:
+                shutil.rmtree(self.ticket.folder, ignore_errors=True)
+            for fd in self._owned_fds:
+                os.close(fd)
 
 
 def owner_prefix() -> str:
     """How the names of whatever this process must remove begin."""
-    return f"{_PREFIX}{os.getpid()}-{_start_time(os.getpid())}-"
+    return f"{_PREFIX}{os.getpid()}-{start_time(os.getpid())}-"
 
 
 def reap_abandoned() -> list[Path]:
@@ -138,17 +305,28 @@ def reap_abandoned() -> list[Path]:
     reaped = []
     for folder in (SHM, Path(tempfile.gettempdir())):
         for path in folder.glob(f"{_PREFIX}*-*-*"):
-            pid, start_time, _ = path.name.removeprefix(_PREFIX).split("-", 2)
-            if not (pid.isdecimal() and start_time.isdecimal()):
+            pid, started, _ = path.name.removeprefix(_PREFIX).split("-", 2)
+            if not (pid.isdecimal() and started.isdecimal()):
                 continue
-            if _start_time(int(pid)) != int(start_time):
-                with contextlib.suppress(OSError):
+            if start_time(int(pid)) != int(started):
+                with contextlib.suppress(OSError), _unowned(path):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
                     reaped.append(path)
     return reaped
 
 
-def _start_time(pid: int) -> int:
+@contextlib.contextmanager
+def _unowned(path: Path) -> Iterator[None]:
+    """Raise OSError if an owner that lives holds its lock."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
+
+
+def start_time(pid: int) -> int:
     """Clock ticks after boot at which a process started; -1 if there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()

@@ -6,8 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from realrun.layout import SegmentLayout
-from shmsim.config import DeviceConfig, EngineConfig, WorkloadConfig
+from realrun.layout import RingLayout, SegmentLayout
+from shmsim.config import DeviceConfig, EngineConfig, HandoffConfig, WorkloadConfig
 from shmsim.wait import WaitCosts, WaitPolicy
 
 
@@ -17,7 +17,7 @@ class RunSpec:
 
     Parameters
     ----------
-    engine, workload, device
+    engine, handoff, workload, device
         As in the config.
     policy
         How everybody waits.
@@ -29,11 +29,10 @@ class RunSpec:
         Core of the scheduler and of each worker; empty leaves it to the kernel.
     echo_guard_ns
         See `realrun.device.EchoDevice`.
-    n_slots
-        Slots of each ring, at least 2: as many as steps can be in flight.
     """
 
     engine: EngineConfig
+    handoff: HandoffConfig
     workload: WorkloadConfig
     device: DeviceConfig
     policy: WaitPolicy
@@ -42,14 +41,18 @@ class RunSpec:
     replication: int
     cores: tuple[int, ...]
     echo_guard_ns: int
-    n_slots: int = 8
 
     @property
     def layout(self) -> SegmentLayout:
         """The segment this run needs."""
         # A message takes under 64 bytes per sequence, and a slot is made for the largest batch.
-        slot_bytes = 1024 + 64 * self.engine.max_sequences
-        return SegmentLayout(self.engine.workers, self.n_slots, slot_bytes)
+        slot_bytes = self.handoff.slot_bytes or 1024 + 64 * self.engine.max_sequences
+        return SegmentLayout(self.engine.workers, self.handoff.slots, slot_bytes)
+
+    @property
+    def reply_rings(self) -> tuple[RingLayout, ...]:
+        """The rings of the workers that reply."""
+        return self.layout.replies[: None if self.handoff.replies == "all" else 1]
 
     def write(self, path: Path) -> None:
         """Store for the children to read."""
@@ -66,6 +69,7 @@ class RunSpec:
         content = json.loads(path.read_text())
         return cls(
             EngineConfig(**content["engine"]),
+            HandoffConfig(**content["handoff"]),
             WorkloadConfig(**content["workload"]),
             DeviceConfig(**content["device"]),
             policy_from_json(content["policy"]),
@@ -74,7 +78,6 @@ class RunSpec:
             content["replication"],
             tuple(content["cores"]),
             content["echo_guard_ns"],
-            content["n_slots"],
         )
 
 

@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from realrun.ring import Message, RawWait, RingReader, SlotWatch
+from realrun.ring import Message, RingReader, SlotWatch
 from shmsim.records import WaitRow
 from shmsim.tape import Stream
 from shmsim.wait import StageCpu, WaitContext, WaitCosts, WaitOutcome, WaitPolicy
+
+if TYPE_CHECKING:
+    from realrun.waiting import RawWait
 
 
 class Known(NamedTuple):
@@ -43,6 +46,13 @@ class Waiter:
         Random numbers for policies.
     rehearse
         A harmless repeat of the work that follows the wait, for plans that ask for it.
+
+    Attributes
+    ----------
+    n_spurious
+        Rings of the doorbell that brought nothing.
+    n_rescued
+        Messages that a recheck found and no ring had told of: a defect of the doorbell if not 0.
     """
 
     def __init__(
@@ -68,12 +78,14 @@ class Waiter:
     def reset(self) -> None:
         """Forget what was learnt and recorded."""
         self.rows: list[WaitRow] = []
+        self.n_spurious = 0
+        self.n_rescued = 0
         self._policies = [self._start_policy, self._start_policy]
         self._last_seen_ns = time.monotonic_ns()
         self._n_waits = 0
         self._finished: tuple[WaitContext, RawWait, Message, int] | None = None
 
-    def wait(self, call: int, known: Known) -> tuple[Message, int]:
+    def wait(self, call: int, known: Known, timeout_ns: int | None = None) -> tuple[Message, int]:
         """Wait for the next message; returns it and when it was seen.
 
         Call `learn` once whatever the message asked for is on its way.
@@ -82,9 +94,13 @@ class Waiter:
         ------
         Stopped
             If the run was stopped meanwhile.
+        TimedOut
+            If nothing came in time.
         """
         ctx, plan = self.prepare(call, known)
-        raw = self._reader.wait(plan, self._rehearse)
+        raw = self._reader.wait(plan, self._rehearse, timeout_ns)
+        self.n_spurious += raw.spurious
+        self.n_rescued += raw.rescued
         message = self._reader.read()
         self._last_seen_ns = raw.seen_ns
         self._finished = ctx, raw, message, known.step

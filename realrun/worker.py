@@ -1,4 +1,4 @@
-"""A worker of the real loop: receives calls, launches steps, and replies from the output rank.
+"""A worker of the real loop: receives calls, launches steps, and replies if it is its turn.
 
 Twin of ``StepLoop._worker`` in shmsim/sim/loop.py.
 """
@@ -15,10 +15,11 @@ from realrun.host import exact_timers
 from realrun.layout import ORIGIN_AT
 from realrun.publisher import Publisher
 from realrun.rehearsal import Rehearsal
-from realrun.ring import LEAVE, PENDING, START, WARM_UP, RingReader, RingWriter, SlotWatch, Stopped
+from realrun.ring import LEAVE, PENDING, START, WARM_UP, RingReader, RingWriter, SlotWatch
 from realrun.segment import Segment
 from realrun.spec import RunSpec
 from realrun.waiter import Known, Waiter
+from realrun.waiting import Stopped
 from shmsim.message import (
     CallOne,
     decode_request,
@@ -52,17 +53,17 @@ class Worker:
         """Open both rings and the device."""
         self._segment = segment
         self._name = f"worker{rank}"
-        self._replies = rank == 0
+        self._replies = rank < len(spec.reply_rings)
+        self._is_output = rank == 0
         self._is_async = spec.engine.scheduling == "async"
         self._two_calls = spec.engine.calls_per_step == 2
         tape = Tape(spec.seed, spec.replication)
         self._device = EchoDevice(segment, rank, spec.device.step_time, tape, spec.echo_guard_ns)
-        ring = segment.layout.reply
-        writer = RingWriter(segment, ring)
+        writer = RingWriter(segment, segment.layout.replies[rank])
         slot_waiter = Waiter(
             self._name,
             WORKER_SLOT,
-            SlotWatch(writer, segment, ring),
+            SlotWatch(writer, segment),
             spec.policy,
             spec.costs,
             tape.uniform(self._name, "slot policy"),
@@ -92,9 +93,7 @@ class Worker:
             self._jobs.put(None)
             thread.join()
         process = accounting.row(
-            self._device.emulation_cpu_ns,
-            self._publisher.writer.n_notified,
-            self._publisher.writer.n_elided,
+            self._device.emulation_cpu_ns, self._publisher, [self._waiter, self._publisher.waiter]
         )
         origin_ns = self._segment.load(ORIGIN_AT)
         steps = [
@@ -147,10 +146,11 @@ class Worker:
         self._device.emulation_cpu_ns = 0
 
     def _finish(self, launched: Launched, call: CallOne) -> None:
-        """Wait for the device and, from the output rank, reply."""
+        """Wait for the device and, where it is due, reply."""
         launched_ns, done_ns = self._device.wait(launched)
         if self._replies:
             self._publisher.send(2 * call.step + 1, 0, encode_reply(call), _known(call))
+        if self._is_output:
             self._steps.append(
                 StepRow(
                     call.step,

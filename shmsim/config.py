@@ -57,6 +57,28 @@ class EngineConfig:
 
 
 @dataclass(frozen=True)
+class HandoffConfig:
+    """How scheduler and workers hand messages over.
+
+    Parameters
+    ----------
+    doorbell
+        What a sleeper sleeps on: ``"futex"``, ``"eventfd"`` or ``"zmq"``; see `realrun.doorbell`.
+    slots
+        Slots of each ring: so many messages may be on their way.
+    slot_bytes
+        Longest message; 0: as long as the largest batch needs.
+    replies
+        ``"rank0"``, or ``"all"``: who replies to a call, as in vLLM with a KV connector.
+    """
+
+    doorbell: str = "futex"
+    slots: int = 8
+    slot_bytes: int = 0
+    replies: str = "rank0"
+
+
+@dataclass(frozen=True)
 class WorkloadConfig:
     """Where requests come from.
 
@@ -163,7 +185,7 @@ class RunConfig:
 
     Parameters
     ----------
-    engine, workload, device
+    engine, handoff, workload, device
         See there.
     policies
         What is compared; the first is the reference.
@@ -178,6 +200,7 @@ class RunConfig:
     """
 
     engine: EngineConfig = field(default_factory=EngineConfig)
+    handoff: HandoffConfig = field(default_factory=HandoffConfig)
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
     policies: tuple[NamedPolicy, ...] = tuple(
@@ -198,6 +221,10 @@ _ALLOWED: Final[dict[str, Any]] = {
     "engine.scheduling": ("sync", "async"),
     "engine.max_sequences": (1, 4096),
     "engine.max_batched_tokens": (1, 1 << 20),
+    "handoff.doorbell": ("futex", "eventfd", "zmq"),
+    "handoff.slots": (2, 1 << 20),
+    "handoff.slot_bytes": (0, 1 << 40),
+    "handoff.replies": ("rank0", "all"),
     "workload.kind": ("open", "closed", "trace"),
     "workload.requests": (1, 10_000_000),
     "workload.rate_per_s": (1e-6, 1e6),
@@ -222,6 +249,7 @@ _ALLOWED: Final[dict[str, Any]] = {
 }
 _SECTIONS: Final[dict[str, type[Any]]] = {
     "engine": EngineConfig,
+    "handoff": HandoffConfig,
     "workload": WorkloadConfig,
     "device": DeviceConfig,
 }

@@ -123,6 +123,12 @@ class ProcessRow(NamedTuple):
         Context switches.
     notified, elided
         How often it rang a doorbell, and how often nobody was armed.
+    spurious
+        Rings that woke it for nothing.
+    rescued
+        Messages that only its own recheck found: a defect of the doorbell if not 0.
+    late
+        Replies to calls that were given up, which it dropped.
     """
 
     process: str
@@ -134,6 +140,9 @@ class ProcessRow(NamedTuple):
     involuntary: int
     notified: int
     elided: int
+    spurious: int = 0
+    rescued: int = 0
+    late: int = 0
 
 
 _ROWS: Final[dict[str, type[Any]]] = {

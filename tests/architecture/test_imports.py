@@ -17,7 +17,7 @@ ENGINES = {"simpy", "numba", "zmq", "torch"}
 HEAVY = {"numpy", "scipy", "pyarrow", "matplotlib", "typer", "rich"}
 
 
-@pytest.mark.parametrize("module", ["units", "wait", "policies", "tuner"])
+@pytest.mark.parametrize("module", ["units", "wait", "policies", "routing", "tuner"])
 def test_the_pure_core_loads_no_engine_and_no_library(module):
     loaded = loaded_by(f"shmsim.{module}")
     assert "shmsim" in loaded

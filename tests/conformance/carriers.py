@@ -5,6 +5,10 @@ from importlib import import_module
 
 import pytest
 
+import realrun.doorbell
+import realrun.ring
+import realrun.waiting
+
 CARRIERS = ["native", "fallback"]
 
 
@@ -16,3 +20,11 @@ def carrier_named(name: str):
         return import_module(f"realrun._{name}")
     except ImportError:
         pytest.skip("the C extension is not built here")
+
+
+def carry_by(name: str, setattr=setattr) -> None:
+    """Have rings, waits and doorbells of this process carried by one of both."""
+    module = carrier_named(name)
+    setattr(realrun.ring, "post", module.post)
+    setattr(realrun.waiting, "wait", module.wait)
+    setattr(realrun.doorbell, "wake", module.wake)

@@ -1,30 +1,27 @@
 """Reads a ring to its end, waiting now in this way, now in that; says how it went as JSON.
 
-``python reads_in_every_way.py native|fallback SEGMENT READER N_MESSAGES``
+``python reads_in_every_way.py native|fallback TICKET READER N_MESSAGES``
 """
 
 import json
 import random
 import sys
-from importlib import import_module
-from pathlib import Path
 from zlib import crc32
 
-import realrun.ring
-from realrun.layout import SegmentLayout
 from realrun.ring import RingReader
-from realrun.segment import Segment
+from realrun.segment import Segment, Ticket
 from shmsim.units import FOREVER_NS, US, S
 from shmsim.wait import DOZE, NAP, PARK, POLL, SPIN, YIELD
+from tests.conformance.carriers import carry_by
 
-carrier = import_module(f"realrun._{sys.argv[1]}")
-realrun.ring.wait = carrier.wait
+carry_by(sys.argv[1])
 reader_index, n_messages = map(int, sys.argv[3:5])
 rng = random.Random(reader_index)
 
 # A park that lasts for 5 s slept through a message: the writer never pauses that long.
 LOST_AFTER_NS = 5 * S
-outcome = {"lost_wakeups": 0, "seen_before_published": 0, "belled": 0, "call_ids_in_order": True}
+counts = ("lost_wakeups", "seen_before_published", "belled", "spurious", "rescued")
+outcome = dict.fromkeys(counts, 0) | {"call_ids_in_order": True}
 checksum = 0
 kinds = set()
 
@@ -39,7 +36,7 @@ def random_plan() -> tuple[int, ...]:
     return (*stages[0], *stages[1], PARK, LOST_AFTER_NS, 0, PARK, FOREVER_NS, 0)
 
 
-with Segment.attach(Path(sys.argv[2]), SegmentLayout(2, n_slots=5, slot_bytes=300)) as segment:
+with Segment.attach(Ticket.from_json(sys.argv[2])) as segment:
     reader = RingReader(segment, segment.layout.request, reader_index)
     for expected in range(n_messages):
         raw = reader.wait(random_plan())
@@ -48,6 +45,7 @@ with Segment.attach(Path(sys.argv[2]), SegmentLayout(2, n_slots=5, slot_bytes=30
         outcome["call_ids_in_order"] &= message.call_id == expected
         outcome["seen_before_published"] += raw.seen_ns < message.published_ns
         outcome["lost_wakeups"] += raw.seen_ns - message.published_ns > LOST_AFTER_NS / 2
-        outcome["belled"] += raw.belled
+        for name in ("belled", "spurious", "rescued"):
+            outcome[name] += getattr(raw, name)
 
 json.dump(outcome | {"checksum": checksum, "kinds": sorted(kinds)}, sys.stdout)

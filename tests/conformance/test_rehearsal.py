@@ -5,16 +5,16 @@ import time
 
 import pytest
 
-import realrun.ring
 from realrun.layout import SegmentLayout
-from realrun.ring import RingReader, RingWriter, Stopped
+from realrun.ring import RingReader, RingWriter
 from realrun.segment import Segment
+from realrun.waiting import Stopped
 from shmsim.sim.draws import Draws
 from shmsim.sim.waiter import REHEARSED, VirtualWait
 from shmsim.tape import Tape
 from shmsim.units import FOREVER_NS, MS, US
 from shmsim.wait import DOZE, PARK, REHEARSE, SPIN, Stage, WaitPlan, check_plan, park
-from tests.conformance.carriers import CARRIERS, carrier_named
+from tests.conformance.carriers import CARRIERS, carry_by
 from tests.toy import toy_profile
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(20)]
@@ -27,9 +27,7 @@ FLAT = tuple(number for stage in PLAN for number in stage)
 
 @pytest.fixture(params=CARRIERS)
 def ring(request, monkeypatch):
-    module = carrier_named(request.param)
-    for name in ("post", "wait", "wake"):
-        monkeypatch.setattr(realrun.ring, name, getattr(module, name))
+    carry_by(request.param, monkeypatch.setattr)
     with Segment.create(SegmentLayout(1)) as segment:
         layout = segment.layout.request
         yield RingWriter(segment, layout), RingReader(segment, layout, 0), segment
@@ -38,7 +36,8 @@ def ring(request, monkeypatch):
 def publish_after(writer: RingWriter, delay_ns: int) -> threading.Thread:
     def publish() -> None:
         time.sleep(delay_ns / 1e9)
-        writer.notify(writer.publish(1, 0, b"")[1])
+        writer.publish(1, 0, b"")
+        writer.notify()
 
     thread = threading.Thread(target=publish)
     thread.start()
@@ -87,10 +86,8 @@ def test_the_cpu_of_a_rehearsal_is_booked_to_its_stage(ring):
 
 def test_a_stop_during_the_rehearsal_ends_the_wait(ring):
     _, reader, segment = ring
-    from realrun.layout import STOP_AT
-
     with pytest.raises(Stopped):
-        reader.wait(FLAT, lambda: segment.store(STOP_AT, 1))
+        reader.wait(FLAT, lambda: segment.stop())
 
 
 def test_a_rehearsal_without_end_is_no_plan():

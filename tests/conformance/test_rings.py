@@ -1,6 +1,7 @@
 """What every ring keeps to: order, conservation, and nobody left asleep."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -12,25 +13,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import realrun.ring
-from realrun.layout import CURSOR, MAGIC, MAGIC_AT, STOP_AT, SegmentLayout
-from realrun.ring import RingFull, RingReader, RingWriter, Stopped
+from realrun.doorbell import KINDS
+from realrun.layout import CURSOR, LENGTH, MAGIC, MAGIC_AT, SegmentLayout
+from realrun.ring import Message, RingFull, RingReader, RingWriter, TornSlot
 from realrun.segment import Segment
+from realrun.waiting import Stopped, TimedOut
 from shmsim.units import MS
 from shmsim.wait import PARK, SPIN
-from tests.conformance.carriers import CARRIERS, carrier_named
+from tests.conformance.carriers import CARRIERS, carry_by
+from tests.real.runs import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(30)]
 
 SPIN_FOR_EVER = (SPIN, 1 << 62, 0, *(PARK, 1 << 62, 0) * 3)
+PARK_FOR_EVER = (PARK, 1 << 62, 0) * 4
 
 
 @pytest.fixture(params=CARRIERS, autouse=True)
 def carrier(request, monkeypatch):
     """The ring on one of both."""
-    module = carrier_named(request.param)
-    for name in ("post", "wait", "wake"):
-        monkeypatch.setattr(realrun.ring, name, getattr(module, name))
+    carry_by(request.param, monkeypatch.setattr)
     return request.param
 
 
@@ -39,7 +41,7 @@ def ends(segment: Segment) -> tuple[RingWriter, list[RingReader]]:
     return RingWriter(segment, ring), [RingReader(segment, ring, r) for r in range(ring.n_readers)]
 
 
-def receive(reader: RingReader) -> realrun.ring.Message:
+def receive(reader: RingReader) -> Message:
     reader.wait(SPIN_FOR_EVER)
     return reader.read()
 
@@ -96,8 +98,28 @@ def test_a_payload_that_fits_no_slot_is_refused_and_the_next_one_still_arrives()
 def test_what_is_not_published_cannot_be_read():
     with Segment.create(SegmentLayout(1)) as segment:
         _, [reader] = ends(segment)
-        with pytest.raises(RuntimeError, match="holds message 0, expected 1"):
+        with pytest.raises(TornSlot, match=r"holds message 0 .* expected message 1 "):
             reader.read()
+
+
+def test_a_length_beyond_the_slot_is_an_error_and_no_read_past_it():
+    with Segment.create(SegmentLayout(1, slot_bytes=100)) as segment:
+        writer, [reader] = ends(segment)
+        writer.publish(0, 0, bytes(100))
+        segment.store(segment.layout.request.slot_at(1) + LENGTH, 101)
+        with pytest.raises(TornSlot, match="of 101 bytes, expected message 1 of at most 100"):
+            reader.read()
+
+
+def test_a_wait_that_was_given_a_time_ends_with_it_however_little_it_was():
+    with Segment.create(SegmentLayout(1)) as segment:
+        writer, [reader] = ends(segment)
+        for timeout_ns in (-5, 0, 2 * MS):
+            with pytest.raises(TimedOut):
+                reader.wait(PARK_FOR_EVER, timeout_ns=timeout_ns)
+        writer.publish(0, 0, b"")
+        reader.wait(PARK_FOR_EVER, timeout_ns=-5)
+        assert reader.read().call_id == 0
 
 
 def test_a_stopped_reader_and_a_plan_that_ends_are_told_apart():
@@ -105,7 +127,7 @@ def test_a_stopped_reader_and_a_plan_that_ends_are_told_apart():
         _, [reader] = ends(segment)
         with pytest.raises(ValueError, match="its last stage must last for ever"):
             reader.wait((SPIN, MS, 0) * 4)
-        segment.store(STOP_AT, 1)
+        segment.stop()
         with pytest.raises(Stopped):
             reader.wait(SPIN_FOR_EVER)
 
@@ -124,17 +146,24 @@ def test_the_ends_of_a_ring_can_be_opened_again_where_they_were_left():
 N_MESSAGES = 10_000
 
 
-def test_two_processes_that_wait_in_every_way_get_every_message_once_and_in_order(carrier):
+@pytest.mark.parametrize("doorbell", KINDS)
+def test_two_processes_that_wait_in_every_way_get_every_message_once_and_in_order(
+    carrier, doorbell
+):
     rng = random.Random(7)
     layout = SegmentLayout(2, n_slots=5, slot_bytes=300)
     script = Path(__file__).with_name("reads_in_every_way.py")
-    with Segment.create(layout) as segment:
+    with Segment.create(layout, doorbell) as segment:
         writer = RingWriter(segment, layout.request)
+        ticket = segment.ticket.to_json()
         cursors = [layout.request.reader_at(reader) + CURSOR for reader in range(2)]
         readers = [
             subprocess.Popen(
-                [sys.executable, script, carrier, segment.path, str(reader), str(N_MESSAGES)],
+                [sys.executable, script, carrier, ticket, str(reader), str(N_MESSAGES)],
                 stdout=subprocess.PIPE,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                pass_fds=segment.ticket.fds,
             )
             for reader in range(2)
         ]
@@ -145,12 +174,12 @@ def test_two_processes_that_wait_in_every_way_get_every_message_once_and_in_orde
                 checksum = crc32(payload, checksum)
                 while True:
                     try:
-                        _, n_armed = writer.publish(call_id, 0, payload)
+                        writer.publish(call_id, 0, payload)
                         break
                     except RingFull:
                         assert not any(reader.poll() for reader in readers)
                         time.sleep(20e-6)
-                writer.notify(n_armed)
+                writer.notify()
                 # With the next message a reader would wake after all. So every now and then there
                 # is none until everybody has read this one.
                 awaits_all = rng.random() < 0.3
@@ -167,6 +196,7 @@ def test_two_processes_that_wait_in_every_way_get_every_message_once_and_in_orde
         assert outcome["checksum"] == checksum
         assert outcome["seen_before_published"] == 0
         assert outcome["lost_wakeups"] == 0
+        assert outcome["rescued"] == 0
         assert outcome["belled"] > 0, "nobody slept: this run has shown nothing"
         assert len(outcome["kinds"]) == 6
     assert writer.n_notified > 0

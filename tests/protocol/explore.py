@@ -1,24 +1,37 @@
 """Runs processes written as generators through every interleaving that an x86 machine allows.
 
-A process yields one `Op` per atomic step and is sent its result. A store first goes into the store
-buffer of its process, from where it reaches memory at any later moment, in order (TSO: what x86
-does). Where a processor reorders more than that, the C code asks for release and acquire.
+A process is a generator function with its arguments. It yields one `Op` per atomic step and is sent
+its result. A store first goes into the store buffer of its process, from where it reaches memory at
+any later moment, in order (TSO: what x86 does). Where a processor reorders more than that, the C
+code asks for release and acquire.
 
-A state is what every process has seen so far, memory and the buffers; a generator is brought to it
-by sending it what it saw. States met before are not explored again.
+A state is where every process stands, memory and the buffers; states met before are not explored
+again. A process stands where its results since its start have brought it. It ends by returning
+None, or goes on as the process that it returns and forgets those results: so a loop returns its own
+next round, or there are as many states as histories.
 """
 
-from collections.abc import Callable, Generator, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+#: A generator function, then its arguments.
+Process = tuple[Any, ...]
+Steps = Generator["Op", int, Process | None]
 
 
 class Op(NamedTuple):
-    """One atomic step.
+    """One atomic step. Every word is 0 at first.
 
-    ``load`` a word; ``store`` a value; ``fence``. Of a futex: ``sleep`` if a word still holds the
-    value (None: whatever it holds), ``wake`` whoever sleeps. Of an eventfd: ``ring`` it, ``hear``
-    it, which waits until it was rung. All but the first two wait until the own buffer is empty: a
-    system call takes locks.
+    ``load`` a word, or ``await``: load it once it differs from the value. ``store``; ``fence``.
+    ``fetch_add`` and ``exchange`` answer with what the word was; ``take`` subtracts one unless that
+    was 0 already, ``push`` adds one and, if it was 0, the value. Of a futex: ``sleep`` if a word
+    still holds the value (None: whatever it holds), ``wake`` whoever sleeps on it.
+
+    An eventfd is a word that is added to, awaited and exchanged for 0; a socket whose messages say
+    nothing is a word that is added to and taken from. All but load, await and store wait until the
+    own buffer is empty: they lock the bus, or the kernel takes locks.
     """
 
     name: str
@@ -26,64 +39,124 @@ class Op(NamedTuple):
     value: int | None = 0
 
 
-Process = Callable[[], Generator[Op, int, None]]
+def in_turn(*ops: Op) -> Steps:
+    """For ``yield from``, which takes a generator where it is sent answers."""
+    for op in ops:  # noqa: UP028
+        yield op
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a process stands: one object per place, so that comparing is cheap."""
+
+    process: Process | None
+    results: tuple[int, ...]
+    op: Op | None  #: what it does next; None: it has ended
+
+    def after(self, result: int) -> "Place":
+        """Where it stands once its next step has had this result."""
+        return place(self.process, (*self.results, result))
+
+
+@cache
+def place(process: Process | None, results: tuple[int, ...] = ()) -> Place:
+    """Replay a process up to here."""
+    if process is None:
+        return Place(None, (), None)
+    function, *arguments = process
+    steps: Steps = function(*arguments)
+    try:
+        op = next(steps)
+        for result in results:
+            op = steps.send(result)
+    except StopIteration as end:
+        return place(end.value)
+    return Place(process, results, op)
+
+
+class Thread(NamedTuple):
+    at: Place
+    buffer: tuple[tuple[str, int], ...] = ()
+    asleep_on: str = ""
+
+    def settled(self) -> "Thread":
+        """After the steps that nobody else can see, help or prevent: one order is enough."""
+        at, buffer, asleep_on = self
+        while at.op and not asleep_on:
+            name, word, value = at.op
+            if name == "store":
+                buffer = (*buffer, (word, value))
+            elif name != "fence" or buffer:
+                break
+            at = at.after(0)
+        return Thread(at, buffer, asleep_on)
 
 
 class State(NamedTuple):
-    seen: tuple[tuple[int, ...], ...]
-    memory: tuple[tuple[str, int], ...]
-    buffers: tuple[tuple[tuple[str, int], ...], ...]
+    threads: tuple[Thread, ...]
+    memory: tuple[tuple[str, int], ...] = ()  #: words that are not 0
+
+    def ends_well(self, n_helpers: int) -> bool:
+        """Whether all have ended but the helpers, which are last."""
+        return all(thread.at.op is None for thread in self.threads[: len(self.threads) - n_helpers])
 
 
-def stuck_states(*processes: Process) -> Iterator[State]:
-    """Every reachable state in which nothing can happen though somebody has not finished."""
-    start = State(((),) * len(processes), (), ((),) * len(processes))
+def stuck_states(*processes: Process, helpers: Iterable[Process] = ()) -> Iterator[State]:
+    """Every reachable state in which nothing can happen though somebody has not ended.
+
+    Helpers stand for what serves the processes, such as a network. They need not end.
+    """
+    helpers = tuple(helpers)
+    start = State(tuple(Thread(place(process)).settled() for process in processes + helpers))
     todo, met = [start], {start}
     while todo:
         state = todo.pop()
-        ops = [next_op(p, seen) for p, seen in zip(processes, state.seen, strict=True)]
-        following = [new for i, op in enumerate(ops) for new in successors(state, i, op)]
-        if not following and any(ops):
+        following = set(successors(state))
+        if not following and not state.ends_well(len(helpers)):
             yield state
-        todo += (new := set(following) - met)
+        todo += (new := following - met)
         met |= new
 
 
-def next_op(process: Process, seen: tuple[int, ...]) -> Op | None:
-    """What a process does next that has seen this; None once it has finished."""
-    running = process()
-    try:
-        op = next(running)
-        for result in seen:
-            op = running.send(result)
-    except StopIteration:
-        return None
-    return op
+def successors(state: State) -> Iterator[State]:
+    """For each process: its oldest store reaches memory, or it takes its next step."""
+    threads, memory = state
+    words = dict(memory)
+
+    def after(i: int, thread: Thread) -> tuple[Thread, ...]:
+        return (*threads[:i], thread.settled(), *threads[i + 1 :])
+
+    def holding(word: str, value: int) -> tuple[tuple[str, int], ...]:
+        return tuple(sorted(item for item in (words | {word: value}).items() if item[1]))
+
+    for i, (at, buffer, asleep_on) in enumerate(threads):
+        if buffer:
+            yield State(after(i, Thread(at, buffer[1:], asleep_on)), holding(*buffer[0]))
+        if at.op is None or asleep_on:
+            continue
+        name, word, value = at.op
+        was = words.get(word, 0)
+        if name in ("load", "await"):
+            seen = dict(buffer).get(word, was)
+            if name == "load" or seen != value:
+                yield State(after(i, Thread(at.after(seen), buffer)), memory)
+        elif buffer:
+            continue
+        elif name == "sleep":
+            asleep_on = word if value in (None, was) else ""
+            yield State(after(i, Thread(at.after(0), (), asleep_on)), memory)
+        elif name == "wake":
+            woken = [t._replace(asleep_on="") if t.asleep_on == word else t for t in threads]
+            woken[i] = Thread(at.after(0))
+            yield State(tuple(thread.settled() for thread in woken), memory)
+        elif name != "fence":
+            yield State(after(i, Thread(at.after(was))), holding(word, LOCKED[name](was, value)))
 
 
-def successors(state: State, i: int, op: Op | None) -> Iterator[State]:
-    """What can happen in process ``i``: its oldest store reaches memory, or its next step."""
-    memory, buffer = dict(state.memory), state.buffers[i]
-
-    def after(memory: dict, buffer: tuple, *results: int) -> State:
-        seen, buffers = list(state.seen), list(state.buffers)
-        seen[i] += results
-        buffers[i] = buffer
-        return State(tuple(seen), tuple(sorted(memory.items())), tuple(buffers))
-
-    if buffer:
-        yield after(memory | dict(buffer[:1]), buffer[1:])
-    if op is None or memory.get(f"asleep{i}"):
-        return
-    if op.name == "store":
-        yield after(memory, (*buffer, (op.word, op.value)), 0)
-    elif op.name == "load":
-        yield after(memory, buffer, (memory | dict(buffer)).get(op.word, 0))
-    elif not buffer and (op.name != "hear" or memory.get(op.word)):
-        if op.name == "sleep" and op.value in (None, memory.get(op.word, 0)):
-            memory[f"asleep{i}"] = 1
-        elif op.name == "wake":
-            memory = {word: v for word, v in memory.items() if not word.startswith("asleep")}
-        elif op.name in ("ring", "hear"):
-            memory[op.word] = int(op.name == "ring")
-        yield after(memory, buffer, 0)
+#: What a word becomes.
+LOCKED: dict[str, Callable[[int, int], int]] = {
+    "fetch_add": lambda was, value: was + value,
+    "exchange": lambda was, value: value,
+    "take": lambda was, value: max(was - 1, 0),
+    "push": lambda was, value: was + 1 + (0 if was else value),
+}

@@ -6,18 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-import realrun.ring
-from realrun.layout import STOP_AT, SegmentLayout
+from realrun.doorbell import KINDS
+from realrun.layout import SegmentLayout
 from realrun.publisher import Publisher
 from realrun.ring import RingReader, RingWriter, SlotWatch
 from realrun.run import run_once
 from realrun.segment import Segment
 from realrun.waiter import Known, Waiter
+from realrun.waiting import Stopped
+from shmsim.config import HandoffConfig
 from shmsim.policies import PRESETS
 from shmsim.tape import Tape
 from shmsim.units import FOREVER_NS, MS, US
 from shmsim.wait import PARK, SCHEDULER_SLOT, SITE_NAMES, SPIN, WaitCosts
-from tests.conformance.carriers import CARRIERS, carrier_named
+from tests.conformance.carriers import CARRIERS, carry_by
 from tests.real import runs
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
@@ -30,24 +32,24 @@ N_MESSAGES = 200
 
 @pytest.fixture(params=CARRIERS)
 def carrier(request, monkeypatch):
-    module = carrier_named(request.param)
-    for name in ("post", "wait", "wake"):
-        monkeypatch.setattr(realrun.ring, name, getattr(module, name))
+    carry_by(request.param, monkeypatch.setattr)
 
 
 def publisher(segment: Segment, policy) -> Publisher:
-    ring = segment.layout.request
-    writer = RingWriter(segment, ring)
-    watch = SlotWatch(writer, segment, ring)
+    writer = RingWriter(segment, segment.layout.request)
+    watch = SlotWatch(writer, segment)
     uniform = Tape(1).uniform("writer", "policy")
     return Publisher(writer, Waiter("writer", SCHEDULER_SLOT, watch, policy, COSTS, uniform))
 
 
 @pytest.mark.parametrize("preset", ["spin", "yield", "forks-2ms", "park", "wake-ahead"])
 @pytest.mark.parametrize("n_readers", [1, 2])
+@pytest.mark.parametrize("doorbell", KINDS)
 @pytest.mark.usefixtures("carrier")
-def test_a_writer_that_is_faster_than_its_readers_waits_and_loses_nothing(preset, n_readers):
-    with Segment.create(SegmentLayout(n_readers, n_slots=2)) as segment:
+def test_a_writer_that_is_faster_than_its_readers_waits_and_loses_nothing(
+    preset, n_readers, doorbell
+):
+    with Segment.create(SegmentLayout(n_readers, n_slots=2), doorbell) as segment:
         ends = publisher(segment, PRESETS[preset])
         got = [[] for _ in range(n_readers)]
 
@@ -72,29 +74,19 @@ def test_a_writer_that_is_faster_than_its_readers_waits_and_loses_nothing(preset
         assert all(row.seen_ns >= row.published_ns for row in rows)
 
 
+@pytest.mark.parametrize("doorbell", KINDS)
 @pytest.mark.usefixtures("carrier")
-def test_a_writer_asleep_on_a_full_ring_leaves_when_the_run_is_stopped():
-    with Segment.create(SegmentLayout(1, n_slots=2)) as segment:
+def test_a_writer_asleep_on_a_full_ring_leaves_when_the_run_is_stopped(doorbell):
+    with Segment.create(SegmentLayout(1, n_slots=2), doorbell) as segment:
         ends = publisher(segment, PRESETS["park"])
         for call_id in range(2):
             ends.send(call_id, 0, b"", KNOWN)
 
-        def stop() -> None:
-            time.sleep(0.05)
-            segment.store(STOP_AT, 1)
-            # Whoever stops a run wakes again and again, since one wake can come before the sleep.
-            while thread_is_needed:
-                for at in segment.layout.request.watched:
-                    realrun.ring.wake(segment.memory, at)
-                time.sleep(1e-3)
-
-        thread_is_needed = [True]
-        thread = threading.Thread(target=stop)
-        thread.start()
-        with pytest.raises(realrun.ring.Stopped):
+        stop = threading.Timer(0.05, segment.stop)
+        stop.start()
+        with pytest.raises(Stopped):
             ends.send(2, 0, b"", KNOWN)
-        thread_is_needed.clear()
-        thread.join()
+        stop.join()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -109,7 +101,8 @@ def test_every_worker_can_rehearse(workers):
 @pytest.mark.parametrize("scheduling", ["sync", "async"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_on_rings_of_two_slots_finishes_and_says_who_waited(scheduling, workers):
-    spec = replace(runs.spec(runs.config(workers=workers, scheduling=scheduling)), n_slots=2)
+    spec = runs.spec(runs.config(workers=workers, scheduling=scheduling))
+    spec = replace(spec, handoff=HandoffConfig(slots=2))
     records = run_once(spec)
     assert [len(r.token_ns) for r in records.requests] == [runs.N_TOKENS] * runs.N_REQUESTS
     slot_waits = [w for w in records.waits if SITE_NAMES[w.site] == "worker_slot"]
@@ -119,7 +112,7 @@ def test_a_run_on_rings_of_two_slots_finishes_and_says_who_waited(scheduling, wo
 
 def test_a_step_longer_than_the_ring_is_deep_pushes_back_on_an_asynchronous_scheduler():
     config = runs.config(scheduling="async", step_ns=5 * MS)
-    records = run_once(replace(runs.spec(config), n_slots=2))
+    records = run_once(replace(runs.spec(config), handoff=HandoffConfig(slots=2)))
     waits = [w for w in records.waits if SITE_NAMES[w.site] == "scheduler_slot"]
     assert all(w.seen_ns >= max(w.published_ns, w.started_ns) for w in waits)
     assert [len(r.token_ns) for r in records.requests] == [runs.N_TOKENS] * runs.N_REQUESTS

@@ -24,7 +24,7 @@ def test_two_spinners_on_one_core_do_not_take_turns_of_a_time_slice():
     with Segment.create(SegmentLayout(1)) as segment:
         players = [
             subprocess.Popen(
-                [sys.executable, str(PLAYER), str(segment.path), side, str(N_ROUNDS), core],
+                [sys.executable, str(PLAYER), segment.ticket.to_json(), side, str(N_ROUNDS), core],
                 cwd=ROOT,
             )
             for side in ("serve", "return")

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from realrun.device import EchoDevice
-from realrun.layout import STOP_AT, SegmentLayout
-from realrun.ring import Stopped
+from realrun.layout import SegmentLayout
 from realrun.segment import Segment
+from realrun.waiting import Stopped
 from shmsim.message import CallOne
 from shmsim.steptime import StepTime
 from shmsim.tape import Tape
@@ -85,7 +85,7 @@ def test_a_warm_up_step_is_short_and_draws_the_same_number(segment):
 
 def test_the_stop_word_ends_the_wait_for_a_worker_that_never_launches(segment, devices):
     first = launch(devices[0], 0)
-    stop = threading.Timer(0.02, segment.store, (STOP_AT, 1))
+    stop = threading.Timer(0.02, segment.stop)
     stop.start()
     with pytest.raises(Stopped):
         devices[0].wait(first)

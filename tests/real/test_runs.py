@@ -11,6 +11,7 @@ from realrun.run import run_once
 from shmsim.records import RunRecords
 from shmsim.sim.run import simulate
 from shmsim.tape import Tape
+from shmsim.units import US
 from tests.real.policies import EveryKind
 from tests.real.runs import N_REQUESTS, N_TOKENS, ROOT, config, spec
 from tests.toy import toy_profile
@@ -84,7 +85,7 @@ def test_a_wait_ends_after_it_began_and_after_the_publication(run):
     for wait in run.waits:
         assert wait.seen_ns >= max(wait.started_ns, wait.published_ns)
         assert wait.stage in (0, 1)
-        assert wait.cpu_ns > 0
+        assert wait.cpu_ns > 0 or wait.seen_ns - wait.started_ns < 10 * US
         assert wait.overshoot_ns >= 0
 
 

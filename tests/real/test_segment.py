@@ -1,18 +1,17 @@
 """Shared memory: reserved as a whole, private, and never left behind."""
 
-import errno
 import os
 import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import realrun.segment
 from realrun.layout import MAGIC_AT, OWNER_PID_AT, SegmentLayout
-from realrun.segment import SHM, Segment, owner_prefix, reap_abandoned
+from realrun.segment import SHM, Segment, Ticket, owner_prefix, reap_abandoned
 from tests.real.conftest import left_behind
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(20)]
@@ -20,21 +19,29 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(20)]
 LAYOUT = SegmentLayout(2)
 
 
+def path_of(segment: Segment) -> Path:
+    return Path(segment.ticket.path)
+
+
+def ticket_for(path: Path) -> Ticket:
+    return Ticket(str(path), LAYOUT, "futex", (), "")
+
+
 def test_only_its_user_can_open_a_segment():
     with Segment.create(LAYOUT) as segment:
-        assert segment.path.stat().st_mode & 0o777 == 0o600
+        assert path_of(segment).stat().st_mode & 0o777 == 0o600
 
 
 def test_all_of_a_segment_is_reserved_before_anybody_writes():
     with Segment.create(SegmentLayout(1, slot_bytes=1 << 20)) as segment:
-        stat = segment.path.stat()
+        stat = path_of(segment).stat()
         assert stat.st_size == segment.layout.size
         assert stat.st_blocks * 512 >= stat.st_size
 
 
 def test_nothing_is_left_after_the_block_however_it_ends():
     with Segment.create(LAYOUT) as segment:
-        assert left_behind() == {segment.path}
+        assert left_behind() == {path_of(segment)}
     assert left_behind() == set()
     with suppress(ZeroDivisionError), Segment.create(LAYOUT):
         raise ZeroDivisionError
@@ -42,7 +49,7 @@ def test_nothing_is_left_after_the_block_however_it_ends():
 
 
 def test_a_segment_without_a_name_can_still_be_used_and_left():
-    with Segment.create(LAYOUT) as segment, Segment.attach(segment.path, LAYOUT) as other:
+    with Segment.create(LAYOUT) as segment, Segment.attach(segment.ticket) as other:
         segment.unlink()
         other.store(1024, 7)
         assert segment.load(1024) == 7
@@ -50,73 +57,44 @@ def test_a_segment_without_a_name_can_still_be_used_and_left():
 
 def test_whoever_attached_leaves_the_name_to_the_owner():
     with Segment.create(LAYOUT) as segment:
-        code = "import sys; from pathlib import Path; from realrun.layout import SegmentLayout;"
-        code += "from realrun.segment import Segment;"
-        code += "Segment.attach(Path(sys.argv[1]), SegmentLayout(2)).__exit__()"
-        subprocess.run([sys.executable, "-c", code, segment.path], check=True)
-        assert segment.path.exists()
+        code = "import sys; from realrun.segment import Segment, Ticket;"
+        code += "Segment.attach(Ticket.from_json(sys.argv[1])).__exit__()"
+        subprocess.run([sys.executable, "-c", code, segment.ticket.to_json()], check=True)
+        assert path_of(segment).exists()
 
 
 def test_a_file_of_another_size_is_refused_and_both_sizes_are_told():
     with Segment.create(LAYOUT) as segment:
         other = SegmentLayout(3)
-        with pytest.raises(ValueError, match=f"{LAYOUT.size} bytes, expected {other.size}"):
-            Segment.attach(segment.path, other)
+        with pytest.raises(ValueError, match=f"{LAYOUT.size:,} bytes, expected {other.size:,}"):
+            Segment.attach(replace(segment.ticket, layout=other))
 
 
 def test_a_file_that_is_no_segment_is_refused(tmp_path):
     path = tmp_path / "zeros"
     path.write_bytes(bytes(LAYOUT.size))
+    path.chmod(0o600)
     with pytest.raises(ValueError, match="zeros is not a segment of this version"):
-        Segment.attach(path, LAYOUT)
+        Segment.attach(ticket_for(path))
 
 
 def test_a_segment_of_another_version_is_refused():
     with Segment.create(LAYOUT) as segment:
         segment.store(MAGIC_AT, segment.load(MAGIC_AT) + 1)
         with pytest.raises(ValueError, match="not a segment of this version"):
-            Segment.attach(segment.path, LAYOUT)
-
-
-@pytest.fixture
-def small_shm(tmp_path, monkeypatch):
-    """A /dev/shm of 256 KiB."""
-    options = ["-t", "tmpfs", "-o", "size=256k", "tmpfs"]
-    try:
-        subprocess.run(["mount", *options, tmp_path], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"cannot mount a small tmpfs here: {error}")
-    monkeypatch.setattr(realrun.segment, "SHM", tmp_path)
-    yield tmp_path
-    subprocess.run(["umount", tmp_path], check=True)
-
-
-def test_a_full_shm_is_refused_with_what_was_asked_what_is_free_and_the_way_out(small_shm):
-    layout = SegmentLayout(1, slot_bytes=1 << 20)
-    with pytest.raises(OSError, match="cannot reserve") as refusal:
-        Segment.create(layout)
-    assert refusal.value.errno == errno.ENOSPC
-    message = str(refusal.value)
-    assert f"{layout.size:,} bytes of shared memory" in message
-    assert f"{256 * 1024:,} bytes free" in message
-    assert "--shm-size" in message
-    assert list(small_shm.iterdir()) == []
-
-
-def test_what_fits_into_a_small_shm_is_not_refused(small_shm):
-    with Segment.create(SegmentLayout(1, slot_bytes=1 << 12)) as segment:
-        assert segment.path.parent == small_shm
+            Segment.attach(segment.ticket)
 
 
 def abandon(create: str) -> Path:
     """Let a process create something and die; returns what it left."""
-    code = f"import os; from realrun.segment import *; print({create}, flush=True); os._exit(1)"
+    code = "from realrun.layout import SegmentLayout;"
+    code += f"import os; from realrun.segment import *; print({create}, flush=True); os._exit(1)"
     died = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     return Path(died.stdout.strip())
 
 
 def test_what_a_killed_owner_left_is_reaped_by_the_next_start():
-    left = abandon("Segment.create(SegmentLayout(1)).path")
+    left = abandon("Segment.create(SegmentLayout(1)).ticket.path")
     assert left.parent == SHM
     assert left.exists()
     with Segment.create(LAYOUT):
@@ -137,7 +115,7 @@ def test_what_a_living_owner_holds_is_not_reaped():
     ):
         code = "from realrun.segment import reap_abandoned; reap_abandoned()"
         subprocess.run([sys.executable, "-c", code], check=True)
-        assert segment.path.exists()
+        assert path_of(segment).exists()
         assert Path(folder).exists()
 
 
@@ -166,7 +144,7 @@ def test_files_with_another_name_are_left_alone(name):
     [((0, 8, 8), "n_workers"), ((1, 1, 8), "n_slots"), ((1, 8, 0), "slot_bytes")],
 )
 def test_geometry_that_cannot_work_is_refused_by_name(geometry, name):
-    with pytest.raises(ValueError, match=f"{name} must be at least"):
+    with pytest.raises(ValueError, match=f"{name} must be from"):
         SegmentLayout(*geometry)
 
 

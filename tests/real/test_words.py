@@ -15,10 +15,8 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(20)]
 PATTERNS = [0x1111111111111111, 0xEEEEEEEEEEEEEEEE]
 STORE = f"""
 import sys
-from pathlib import Path
-from realrun.layout import SegmentLayout
-from realrun.segment import Segment
-with Segment.attach(Path(sys.argv[1]), SegmentLayout(1)) as segment:
+from realrun.segment import Segment, Ticket
+with Segment.attach(Ticket.from_json(sys.argv[1])) as segment:
     while True:
         for _ in range(10_000):
             segment.store(int(sys.argv[2]), {PATTERNS[0]})
@@ -32,7 +30,7 @@ def test_a_loaded_word_is_one_that_was_stored():
     with Segment.create(SegmentLayout(1)) as segment:
         word_at = segment.layout.request.reader_at(0) + CURSOR
         segment.store(word_at, PATTERNS[0])
-        command = [sys.executable, "-c", STORE, segment.path, str(word_at)]
+        command = [sys.executable, "-c", STORE, segment.ticket.to_json(), str(word_at)]
         with subprocess.Popen(command) as writer:
             try:
                 while segment.load(word_at) == PATTERNS[0]:
