@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
+from shmsim.message import largest_bytes
 from shmsim.policies import POLICIES, PRESETS
 from shmsim.steptime import StepTime
 from shmsim.tape import Tape
@@ -289,6 +290,13 @@ def parse_config(content: dict[str, Any], folder: Path = Path()) -> RunConfig:
             raise ConfigError('workload.kind = "trace" needs workload.trace, the path of a CSV')
         resolved = str(folder / workload.trace)
         sections["workload"] = WorkloadConfig(**{**vars(workload), "trace": resolved})
+    least_bytes = largest_bytes(sections["engine"].max_sequences)
+    if 0 < sections["handoff"].slot_bytes < least_bytes:
+        raise ConfigError(
+            f"handoff.slot_bytes must be 0, or at least {least_bytes} for batches of "
+            f"engine.max_sequences = {sections['engine'].max_sequences}; got "
+            f"{sections['handoff'].slot_bytes}"
+        )
     for quantity in ("prompt", "output"):
         p50, p95 = (getattr(workload, f"{quantity}_{p}") for p in ("p50", "p95"))
         if p95 < p50:

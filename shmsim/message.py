@@ -2,11 +2,12 @@
 
 Both worlds use this code: the machine sends the bytes, the model needs their number. A message is
 pickled because that is what the engines under study do, and only ever read by the processes of the
-run that wrote it; no file is.
+run that wrote it, in a way that can call nothing; no file is.
 """
 
+import io
 import pickle
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shmsim.batching import Batch
 
@@ -34,6 +35,16 @@ class CallOne(NamedTuple):
     n_kv_tokens: int
 
 
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuse: a message is tuples, lists, numbers and strings, and calls nothing."""
+        raise pickle.UnpicklingError(f"a message of the loop may not ask for {module}.{name}")
+
+
+def _load(payload: bytes) -> Any:
+    return _PlainUnpickler(io.BytesIO(payload)).load()
+
+
 def encode_request(batch: Batch) -> bytes:
     """First call of a step."""
     ids = batch.decode + tuple(chunk.request for chunk in batch.prefill)
@@ -51,7 +62,12 @@ def encode_request(batch: Batch) -> bytes:
 
 def decode_request(payload: bytes) -> CallOne:
     """Read the first call of a step."""
-    return CallOne(*pickle.loads(payload))
+    return CallOne(*_load(payload))
+
+
+def largest_bytes(max_sequences: int) -> int:
+    """Room for every message of an engine whose batches have at most so many sequences."""
+    return 1024 + 64 * max_sequences
 
 
 def encode_second_call(step: int) -> bytes:
@@ -61,7 +77,7 @@ def encode_second_call(step: int) -> bytes:
 
 def decode_second_call(payload: bytes) -> int:
     """Read the second call, or the reply to the first."""
-    step: int = pickle.loads(payload)[0]
+    step: int = _load(payload)[0]
     return step
 
 
@@ -74,7 +90,7 @@ def encode_reply(call: CallOne) -> bytes:
 
 def decode_reply(payload: bytes) -> tuple[int, list[str], list[list[int]]]:
     """Read the tokens of a step."""
-    content: tuple[int, list[str], list[list[int]]] = pickle.loads(payload)
+    content: tuple[int, list[str], list[list[int]]] = _load(payload)
     return content
 
 

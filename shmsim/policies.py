@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from shmsim.units import FOREVER_NS, MS, S
 from shmsim.wait import (
+    ASLEEP,
     PARK,
     POLL,
     SPIN,
@@ -21,9 +22,13 @@ from shmsim.wait import (
     doze_rehearse_spin_park,
     doze_spin_park,
     only,
-    park,
     then_park,
 )
+
+# Made once: making a plan takes longer than carrying it out when the message is there already.
+_SPIN_ONLY: Final = only(SPIN)
+_YIELD_ONLY: Final = only(YIELD)
+_PARK_ONLY: Final = only(PARK)
 
 
 class BusySpin(NamedTuple):
@@ -35,7 +40,7 @@ class BusySpin(NamedTuple):
 
     def plan(self, ctx: WaitContext) -> WaitPlan:
         """Spin for ever."""
-        return only(SPIN)
+        return _SPIN_ONLY
 
     def after(self, ctx: WaitContext, outcome: WaitOutcome) -> "BusySpin":
         """Learn nothing."""
@@ -51,7 +56,7 @@ class YieldSpin(NamedTuple):
 
     def plan(self, ctx: WaitContext) -> WaitPlan:
         """Yield for ever."""
-        return only(YIELD)
+        return _YIELD_ONLY
 
     def after(self, ctx: WaitContext, outcome: WaitOutcome) -> "YieldSpin":
         """Learn nothing."""
@@ -66,7 +71,7 @@ class Park(NamedTuple):
 
     def plan(self, ctx: WaitContext) -> WaitPlan:
         """Park for ever."""
-        return only(PARK)
+        return _PARK_ONLY
 
     def after(self, ctx: WaitContext, outcome: WaitOutcome) -> "Park":
         """Learn nothing."""
@@ -148,8 +153,8 @@ class GraceThenPoll(NamedTuple):
         return WaitPlan(
             Stage(YIELD, left_ns if left_ns > 0 else 0, 0),
             Stage(POLL, FOREVER_NS, self.period_ns),
-            park(),
-            park(),
+            ASLEEP,
+            ASLEEP,
         )
 
     def after(self, ctx: WaitContext, outcome: WaitOutcome) -> "GraceThenPoll":

@@ -176,6 +176,22 @@ class MachineProfile:
     machine: dict[str, Any] = field(default_factory=dict)
     measured_at: str = ""
 
+    def check_doorbell(self, doorbell: str) -> None:
+        """Refuse to stand for a doorbell whose costs were not measured.
+
+        Raises
+        ------
+        ValueError
+            If the profile was calibrated with another one.
+        """
+        measured = self.machine.get("doorbell", "futex")
+        if measured != doorbell:
+            raise ValueError(
+                f"the profile holds the costs of the {measured} doorbell, and the config has "
+                f'handoff.doorbell = "{doorbell}"; calibrate with realrun calibrate --doorbell '
+                f"{doorbell}, or change the config"
+            )
+
     def wait_costs(self, delay_price: float) -> WaitCosts:
         """The few numbers a policy is told."""
         typical_ns = 2e6

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 _BLOCK: Final = 4096  # numbers drawn at once; a multiple of the four a Philox counter yields
+_MOST_BLOCKS: Final = 4
 
 Transform = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
@@ -35,18 +36,24 @@ class Stream:
         self._key = key
         self._transform = transform
         self._blocks: dict[int, list[float]] = {}
+        self._last, self._numbers = -1, [0.0]  # the block asked for last, nearly always the next
 
     def at(self, index: int) -> float:
         """Number ``index`` (from 0) of this stream."""
-        block, within = divmod(index, _BLOCK)
+        block = index // _BLOCK
+        if block == self._last:
+            return self._numbers[index - block * _BLOCK]
         numbers = self._blocks.get(block)
         if numbers is None:
             bits = np.random.Philox(key=self._key, counter=block * (_BLOCK // 4))
             drawn = np.random.Generator(bits).random(_BLOCK)
             if self._transform is not None:
                 drawn = self._transform(drawn)
+            if len(self._blocks) >= _MOST_BLOCKS:  # whoever reads on needs the oldest no more
+                del self._blocks[next(iter(self._blocks))]
             numbers = self._blocks[block] = drawn.tolist()
-        return numbers[within]
+        self._last, self._numbers = block, numbers
+        return numbers[index - block * _BLOCK]
 
 
 class Tape:

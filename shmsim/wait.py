@@ -8,7 +8,7 @@ Everything here is a NamedTuple of numbers, so that numba compiles a policy as i
 
 from typing import Final, NamedTuple, Protocol, Self
 
-from shmsim.units import FOREVER_NS, format_ns
+from shmsim.units import FOREVER_NS, US, format_ns
 
 # Kinds of a stage. Plain ints: an enum member is not equal-by-bits in compiled code.
 SPIN: Final = 0  #: look again and again, with the CPU's pause hint between looks
@@ -89,6 +89,10 @@ class WaitCosts(NamedTuple):
     timer_overshoot_ns: int
     rehearsal_ns: int
     delay_price: float
+
+
+#: Of a virtual machine, to begin with; ``realrun calibrate`` measures those of a box.
+TYPICAL_COSTS: Final = WaitCosts(50 * US, 15 * US, 60 * US, 100 * US, 10.0)
 
 
 class WaitContext(NamedTuple):
@@ -182,20 +186,19 @@ def block_penalty_ns(costs: WaitCosts) -> int:
     return int(costs.delay_price * costs.wake_latency_ns) + costs.block_cpu_ns
 
 
-def park() -> Stage:
-    """Sleep until the doorbell."""
-    return Stage(PARK, FOREVER_NS, 0)
+#: Sleep until the doorbell. One value for all plans: making another takes as long as deciding.
+ASLEEP: Final = Stage(PARK, FOREVER_NS, 0)
 
 
 def only(kind: int) -> WaitPlan:
     """Wait in one way for ever."""
-    return WaitPlan(Stage(kind, FOREVER_NS, 0), park(), park(), park())
+    return WaitPlan(Stage(kind, FOREVER_NS, 0), ASLEEP, ASLEEP, ASLEEP)
 
 
 def then_park(kind: int, until_ns: int, recheck_ns: int) -> WaitPlan:
     """Wait in one way until ``until_ns``, then park, looking again every ``recheck_ns``."""
     parked = Stage(PARK, FOREVER_NS, recheck_ns)
-    return WaitPlan(Stage(kind, until_ns, 0), parked, park(), park())
+    return WaitPlan(Stage(kind, until_ns, 0), parked, ASLEEP, ASLEEP)
 
 
 def doze_rehearse_spin_park(doze_until_ns: int, spin_until_ns: int) -> WaitPlan:
@@ -204,13 +207,13 @@ def doze_rehearse_spin_park(doze_until_ns: int, spin_until_ns: int) -> WaitPlan:
         Stage(DOZE, doze_until_ns, 0),
         Stage(REHEARSE, doze_until_ns, 0),
         Stage(SPIN, spin_until_ns, 0),
-        park(),
+        ASLEEP,
     )
 
 
 def doze_spin_park(doze_until_ns: int, spin_until_ns: int) -> WaitPlan:
     """Doze, then meet the event awake; park if it does not come."""
-    return WaitPlan(Stage(DOZE, doze_until_ns, 0), Stage(SPIN, spin_until_ns, 0), park(), park())
+    return WaitPlan(Stage(DOZE, doze_until_ns, 0), Stage(SPIN, spin_until_ns, 0), ASLEEP, ASLEEP)
 
 
 def check_plan(plan: WaitPlan) -> None:

@@ -111,27 +111,30 @@ class _Ring:
 class _Actor:
     """A process of the model: its costs, its CPU time, its policies and its records."""
 
-    def __init__(self, loop: "StepLoop", name: str, site: int, reader: _Reader) -> None:
+    def __init__(self, loop: "StepLoop", name: str, site: int, readers: list[_Reader]) -> None:
         self.loop = loop
         self.env = loop.env
         self.name = name
         self.site = site
-        self.reader = reader
+        self.readers = readers
         self.draws = Draws(loop.profile, loop.tape, name)
-        self.uniform = loop.tape.uniform(name, "policy")
-        self.policies = [loop.policy, loop.policy]
+        # As on the machine: each ring that is read has policies and random numbers of its own.
+        self.uniforms = [
+            loop.tape.uniform(name, f"policy{index or ''}") for index in range(len(readers))
+        ]
+        self.policies = [[loop.policy, loop.policy] for _ in readers]
         self.policy_cost = loop.profile.costs_of_policy(type(loop.policy).__name__)
         self.plan_noise = loop.tape.uniform(name, "plan")
         self.after_noise = loop.tape.uniform(name, "after")
         self.cpu_ns = 0
-        self.n_waits = 0
+        self.n_waits = [0 for _ in readers]
         self.notified = 0
         self.elided = 0
-        self.last_seen_ns = 0
+        self.last_seen_ns = [0 for _ in readers]
         self.rehearsal = "rehearsal" if site == SCHEDULER_RECV else "worker_rehearsal"
         self.work = "slow" if site == SCHEDULER_RECV else "worker_slow"
         self.rows: list[WaitRow] = []
-        self.finished: tuple[WaitContext, WaitOutcome] | None = None
+        self.finished: list[tuple[int, WaitContext, WaitOutcome]] = []
 
     def busy(self, duration_ns: int) -> simpy.Event:
         """Occupy a core for some time."""
@@ -163,36 +166,39 @@ class _Actor:
 
     def learn(self) -> Process:
         """Let the policy learn from the last wait, off the critical path."""
-        if self.finished is None:
-            return
-        ctx, outcome = self.finished
-        self.finished = None
-        self.policies[ctx.call] = self.policies[ctx.call].after(ctx, outcome)
-        u = self.after_noise.at(self.n_waits)
-        yield self.busy(int(self.policy_cost["after"].at(u)))
+        finished, self.finished = self.finished, []
+        for index, ctx, outcome in finished:
+            policies = self.policies[index]
+            policies[ctx.call] = policies[ctx.call].after(ctx, outcome)
+            u = self.after_noise.at(sum(self.n_waits) - len(finished) + 1)
+            yield self.busy(int(self.policy_cost["after"].at(u)))
 
-    def receive(self, call: int, step: int, known: Batch | None, pending: bool) -> Process:
+    def receive(
+        self, call: int, step: int, known: Batch | None, pending: bool, ring: int = 0
+    ) -> Process:
         """Wait for the next message by plan; returns it with how the wait ended."""
-        index, self.n_waits = self.n_waits, self.n_waits + 1
-        reader = self.reader
+        index = self.n_waits[ring]
+        noise_index = sum(self.n_waits)
+        self.n_waits[ring] += 1
+        reader = self.readers[ring]
         ctx = WaitContext(
             self.site,
             call,
-            self.env.now_ns - self.last_seen_ns,
+            self.env.now_ns - self.last_seen_ns[ring],
             pending,
             len(known.decode) if known else 0,
             known.n_prefill_tokens if known else 0,
             known.n_kv_tokens if known else 0,
-            self.uniform.at(index),
+            self.uniforms[ring].at(index),
             self.loop.costs,
         )
-        plan = self.policies[call].plan(ctx)
+        plan = self.policies[ring][call].plan(ctx)
         check_plan(plan)
-        u = self.plan_noise.at(index)
+        u = self.plan_noise.at(noise_index)
         enter_ns = int(self.policy_cost["plan"].at(u)) + self.draws.next("wait_enter")
         yield self.busy(enter_ns)
         started_ns = self.env.now_ns
-        wait = VirtualWait(plan, self.draws, index, self.rehearsal)
+        wait = VirtualWait(plan, self.draws, noise_index, self.rehearsal)
         if not reader.inbox:
             reader.wait, reader.wait_started_ns = wait, started_ns
             reader.arrival = self.env.event()
@@ -204,7 +210,7 @@ class _Actor:
         seen_ns = started_ns + seen.seen_after_ns
         yield self.env.timeout(seen_ns - self.env.now_ns)
         self.cpu_ns += sum(seen.cpu_ns)
-        self.last_seen_ns = seen_ns
+        self.last_seen_ns[ring] = seen_ns
         outcome = WaitOutcome(
             published_after_ns,
             seen.seen_after_ns,
@@ -214,7 +220,7 @@ class _Actor:
             seen.belled,
             0,
         )
-        self.finished = ctx, outcome
+        self.finished.append((ring, ctx, outcome))
         self.rows.append(
             WaitRow(
                 self.name,
@@ -302,6 +308,8 @@ class StepLoop:
         Random numbers.
     delay_price
         The *r* that policies are told.
+    n_replies
+        How many workers, from the output rank on, reply to each call.
     """
 
     def __init__(
@@ -313,6 +321,8 @@ class StepLoop:
         policy: WaitPolicy,
         tape: Tape,
         delay_price: float,
+        *,
+        n_replies: int = 1,
     ) -> None:
         """Build the processes; nothing runs yet."""
         self.env = VirtualClock()
@@ -324,10 +334,11 @@ class StepLoop:
         self.costs = profile.wait_costs(delay_price)
         self.batcher = Batcher(workload, engine.max_sequences, engine.max_batched_tokens)
         self.requests = _Ring(self.env, engine.workers)
-        self.replies = _Ring(self.env, 1)
-        self.scheduler = _Actor(self, "scheduler", SCHEDULER_RECV, self.replies.readers[0])
+        self.replies = [_Ring(self.env, 1) for _ in range(n_replies)]
+        readers = [ring.readers[0] for ring in self.replies]
+        self.scheduler = _Actor(self, "scheduler", SCHEDULER_RECV, readers)
         self.workers = [
-            _Actor(self, f"worker{rank}", WORKER_RECV, self.requests.readers[rank])
+            _Actor(self, f"worker{rank}", WORKER_RECV, [self.requests.readers[rank]])
             for rank in range(engine.workers)
         ]
         self.device = _Device(self)
@@ -392,7 +403,7 @@ class StepLoop:
         if is_last_in_flight:
             yield from actor.learn()
         if self.engine.scheduling == "sync" and self.engine.calls_per_step == 2:
-            message, seen = yield from actor.receive(0, batch.step, batch, True)
+            _, seen = yield from self._receive_replies(0, batch, _SECOND_CALL_BYTES)
             yield actor.busy(
                 actor.read_ns(_SECOND_CALL_BYTES, seen) + draws.next("decode_reply", 0)
             )
@@ -406,14 +417,25 @@ class StepLoop:
         message = _Message(batch.step, 1, batch, batch.pending, 0)
         yield from actor.publish(self.requests, message, _SECOND_CALL_BYTES, work_ns)
 
+    def _receive_replies(self, call: int, batch: Batch, n_bytes: int) -> Process:
+        """Wait for one rank after the other: the first reply, and how the last wait ended."""
+        first: _Message | None = None
+        seen: Seen | None = None
+        for ring in range(len(self.replies)):
+            if seen is not None:
+                yield self.scheduler.busy(self.scheduler.read_ns(n_bytes, seen))
+            message, seen = yield from self.scheduler.receive(call, batch.step, batch, True, ring)
+            assert message.step == batch.step, "replies come in order"
+            first = first or message
+        return first, seen
+
     def _await_reply(self, batch: Batch, scheduled_ns: int, published_ns: int) -> Process:
         """Wait for the tokens of a step, and take them in."""
         actor = self.scheduler
         call = self.engine.calls_per_step - 1
-        message, seen = yield from actor.receive(call, batch.step, batch, True)
-        assert message.step == batch.step, "replies come in order"
-        seen_ns = self.env.now_ns
         n = batch.n_sequences
+        message, seen = yield from self._receive_replies(call, batch, _reply_bytes(n))
+        seen_ns = self.env.now_ns
         work_ns = (
             actor.read_ns(_reply_bytes(n), seen)
             + actor.draws.next("decode_reply", n)
@@ -461,10 +483,10 @@ class StepLoop:
             self.device.launch(batch)
             known, pending, step = batch, message.pending, batch.step + 1
             if two_calls:
-                if not is_async and rank == 0:
+                if not is_async and rank < len(self.replies):
                     acknowledgement = _Message(batch.step, 0, batch, True, 0)
                     yield from actor.publish(
-                        self.replies,
+                        self.replies[rank],
                         acknowledgement,
                         _SECOND_CALL_BYTES,
                         draws.next("encode_reply"),
@@ -482,17 +504,17 @@ class StepLoop:
                 yield from self._finish(rank, actor, batch)
 
     def _finish(self, rank: int, actor: _Actor, batch: Batch) -> Process:
-        """Wait for the device and, from the output rank, reply."""
+        """Wait for the device and, where it is due, reply."""
         rested_from_ns = self.env.now_ns
         yield self.device.wait(batch.step)
         draws = actor.draws
         rested_ns = self.env.now_ns - rested_from_ns
         work_ns = draws.next("device_return") + actor.slowness(DOZED, rested_ns)
-        if rank == 0:
+        if rank < len(self.replies):
             work_ns += draws.next("encode_reply", batch.n_sequences)
             message = _Message(batch.step, 1, batch, True, 0)
             yield from actor.publish(
-                self.replies, message, _reply_bytes(batch.n_sequences), work_ns
+                self.replies[rank], message, _reply_bytes(batch.n_sequences), work_ns
             )
         else:
             yield actor.busy(work_ns)

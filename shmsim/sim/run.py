@@ -17,6 +17,7 @@ def simulate(
     config: RunConfig, policy: WaitPolicy, profile: MachineProfile, replication: int = 0
 ) -> RunRecords:
     """Run the model once; the same arguments give the same records, byte for byte."""
+    profile.check_doorbell(config.handoff.doorbell)
     tape = Tape(config.seed, replication)
     loop = StepLoop(
         profile,
@@ -26,6 +27,7 @@ def simulate(
         policy,
         tape,
         config.delay_price,
+        n_replies=config.engine.workers if config.handoff.replies == "all" else 1,
     )
     records = loop.run()
     records.meta = {

@@ -10,6 +10,7 @@ from shmsim.sim.waiter import DOZED, PARKED, SPUN, VirtualWait
 from shmsim.tape import Tape
 from shmsim.units import FOREVER_NS, MS, US
 from shmsim.wait import (
+    ASLEEP,
     DOZE,
     NAP,
     PARK,
@@ -21,7 +22,6 @@ from shmsim.wait import (
     check_plan,
     doze_spin_park,
     only,
-    park,
     then_park,
 )
 from tests.toy import TOY_COSTS_NS, toy_profile
@@ -53,7 +53,7 @@ def plans(draw):
     stages = [Stage(k, end, 300 * US * (k == POLL)) for k, end in zip(kinds, ends, strict=True)]
     last = draw(st.sampled_from([SPIN, YIELD, DOZE, POLL, PARK]))
     stages.append(Stage(last, FOREVER_NS, 700 * US * (last == POLL)))
-    return WaitPlan(*[*stages, park(), park(), park()][:4])
+    return WaitPlan(*[*stages, ASLEEP, ASLEEP, ASLEEP][:4])
 
 
 def noisy_profile():
@@ -186,7 +186,7 @@ def test_past_its_timer_a_sleeper_goes_on_to_the_next_stage(kind, published_ns):
 @given(st.integers(1, 10 * MS))
 def test_a_poller_sees_it_at_its_next_look_and_pays_a_sleep_for_each(published_ns):
     period_ns = 300 * US
-    plan = WaitPlan(Stage(POLL, FOREVER_NS, period_ns), park(), park(), park())
+    plan = WaitPlan(Stage(POLL, FOREVER_NS, period_ns), ASLEEP, ASLEEP, ASLEEP)
     seen = waiting(plan).see(published_ns)
     between_ns = period_ns + OVERSHOOT_NS
     assert seen.seen_after_ns % between_ns == 0
@@ -197,7 +197,7 @@ def test_a_poller_sees_it_at_its_next_look_and_pays_a_sleep_for_each(published_n
 
 def test_a_poller_that_oversleeps_its_stage_is_not_yet_armed():
     # Looks at 330, 660, 990 and 1320 µs; the stage ends at 1 ms, in the middle of a sleep.
-    plan = WaitPlan(Stage(POLL, 1 * MS, 300 * US), park(), park(), park())
+    plan = WaitPlan(Stage(POLL, 1 * MS, 300 * US), ASLEEP, ASLEEP, ASLEEP)
     assert waiting(plan).see(1100 * US).seen_after_ns == 1320 * US
     assert not waiting(plan).is_armed(1100 * US)
     assert waiting(plan).is_armed(1321 * US)

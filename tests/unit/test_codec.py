@@ -838,3 +838,9 @@ def test_a_receiver_without_torch_says_what_to_install(monkeypatch):
     stream = forged(maker, plain((b"x" * 8, "torch.float32", (2,))), b"R")
     with pytest.raises(BadMessage, match=r"torch is not installed here.*shmsim\[torch\]"):
         decode(stream)
+
+
+@pytest.mark.parametrize("value", [len, encode, lambda: 0, dict, np.ndarray])
+def test_what_can_be_called_is_refused_where_it_is_sent(value):
+    with pytest.raises(TypeError, match="cannot send"):
+        encode({"call": value}, 1)

@@ -286,3 +286,16 @@ def test_no_parameter_reaches_forever():
     assert parse_policy("SpinThenPark:window=86400s").policy == SpinThenPark(86_400 * S)
     assert format_ns(86_400 * S) == "86400 s"
     assert parse_policy("Park").policy == Park()
+
+
+def test_the_hand_off_is_configured_by_name_and_refused_by_name():
+    content = {"handoff": {"doorbell": "eventfd", "slots": 2, "slot_bytes": 8192, "replies": "all"}}
+    handoff = parse_config(content).handoff
+    assert (handoff.doorbell, handoff.slots, handoff.slot_bytes) == ("eventfd", 2, 8192)
+    assert handoff.replies == "all"
+    with pytest.raises(ConfigError, match=r"handoff.doorbell must be one of .*; did you mean"):
+        parse_config({"handoff": {"doorbell": "eventfds"}})
+    with pytest.raises(ConfigError, match=r"handoff.slots must be from 2"):
+        parse_config({"handoff": {"slots": 1}})
+    with pytest.raises(ConfigError, match=r"handoff.slot_bytes must be 0, or at least 5120 .* 10$"):
+        parse_config({"handoff": {"slot_bytes": 10}})

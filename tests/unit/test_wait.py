@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from shmsim.units import FOREVER_NS, US
 from shmsim.wait import (
+    ASLEEP,
     DOZE,
     NAP,
     PARK,
@@ -19,7 +20,6 @@ from shmsim.wait import (
     check_plan,
     doze_spin_park,
     only,
-    park,
     then_park,
 )
 
@@ -30,7 +30,7 @@ KINDS = st.sampled_from([SPIN, YIELD, NAP, DOZE, POLL, PARK])
 def test_stages_in_order_with_an_unbounded_end_are_a_plan(parts):
     ends = sorted(until_ns for _, until_ns in parts)
     stages = [Stage(kind, end, kind == POLL) for (kind, _), end in zip(parts, ends, strict=True)]
-    check_plan(WaitPlan(*[*stages, park(), park(), park(), park()][:4]))
+    check_plan(WaitPlan(*[*stages, ASLEEP, ASLEEP, ASLEEP, ASLEEP][:4]))
 
 
 @pytest.mark.parametrize("kind", [SPIN, YIELD, DOZE, PARK])
@@ -48,7 +48,7 @@ def test_the_ready_made_plans_are_plans(kind, until_ns, longer_ns):
     ("plan", "message"),
     [
         (
-            WaitPlan(Stage(SPIN, 50 * US, 0), Stage(DOZE, 20 * US, 0), park(), park()),
+            WaitPlan(Stage(SPIN, 50 * US, 0), Stage(DOZE, 20 * US, 0), ASLEEP, ASLEEP),
             "stage 1 (doze) ends at 20000 ns (20 µs), before it begins at 50000 ns (50 µs)",
         ),
         (then_park(SPIN, -1, 0), "stage 0 (spin) ends at -1 ns (-1 ns), before it begins at 0 ns"),
@@ -70,7 +70,7 @@ def test_a_plan_that_cannot_be_carried_out_is_refused_with_the_way_out(plan, mes
 
 
 def test_stages_behind_an_unbounded_one_may_be_anything():
-    check_plan(WaitPlan(Stage(SPIN, FOREVER_NS, 0), Stage(9, -1, -1), park(), park()))
+    check_plan(WaitPlan(Stage(SPIN, FOREVER_NS, 0), Stage(9, -1, -1), ASLEEP, ASLEEP))
 
 
 def test_the_block_penalty_is_price_times_wake_up_plus_cpu():
