@@ -12,6 +12,7 @@ import errno
 import os
 import resource
 import select
+import struct
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -27,6 +28,16 @@ _FUTEX_WAKE: Final = 1
 _FUTEX_WAIT_BITSET: Final = 9
 _MATCH_ANY: Final = 0xFFFFFFFF
 _MOST_READERS: Final = 64
+# As in realrun/layout.py, which stands on the module that chooses this one.
+_LINE: Final = 64
+_PAYLOAD: Final = 64
+_PUBLISHED_NS: Final = 16
+_CURSOR: Final = 0
+_ARMED: Final = 8
+_RELEASED_NS: Final = 16
+_WRITER_ARMED: Final = 24
+_HEADER: Final = struct.Struct("<QQQQQ")
+_NUMBERS: Final = struct.Struct("=13q")
 _RINGS_BYTES: Final = 8  # an eventfd is read as one counter
 SEEN: Final = 0  # these five as in realrun/native.py, which imports this module
 STOPPED: Final = 1
@@ -45,6 +56,8 @@ _fence_lock = threading.Lock()
 # As in _native.c: who was descheduled waits on the doorbell instead of spinning for a while.
 _DESCHEDULED_NS: Final = 1 * MS
 _CROWDED_FOR_NS: Final = 100 * MS
+_STOP_LOOK_NS: Final = 250 * MS
+_LATE_RING_NS: Final = 1 * MS
 _crowded = threading.local()
 
 
@@ -62,12 +75,16 @@ def _fence() -> None:
         pass
 
 
-def _load(segment: "mmap", at: int) -> int:
+def load(segment: "mmap", at: int, /) -> int:
+    """Read a word, whole."""
+    _check_word(segment, at)
     with memoryview(segment) as view, view.cast("Q") as words:
         return words[at >> 3]
 
 
-def _store(segment: "mmap", at: int, value: int) -> None:
+def store(segment: "mmap", at: int, value: int, /) -> None:
+    """Write a word, whole."""
+    _check_word(segment, at)
     # Not struct.pack_into: it zeroes its bytes before it writes them.
     with memoryview(segment) as view, view.cast("Q") as words:
         words[at >> 3] = value
@@ -87,9 +104,9 @@ def _take(segment: "mmap", at: int) -> int:
     Who is armed again between both steps loses that arming, but a ring follows whatever was taken,
     so it wakes and arms once more.
     """
-    value = _load(segment, at)
+    value = load(segment, at)
     if value:
-        _store(segment, at, 0)
+        store(segment, at, 0)
     return value
 
 
@@ -104,13 +121,13 @@ def post(
     /,
 ) -> tuple[int, int]:
     """Stamp and publish a slot, take armed flags; returns ``(published_ns, armed)``, a bit each."""
-    if n_readers > _MOST_READERS:
-        raise ValueError(f"n_readers must be at most {_MOST_READERS}, got {n_readers}")
+    if not 1 <= n_readers <= _MOST_READERS:
+        raise ValueError(f"n_readers must be from 1 to {_MOST_READERS}, got {n_readers}")
     for at in (head_at, stamp_at, armed_at, armed_at + armed_stride * (n_readers - 1)):
         _check_word(segment, at)
     published_ns = time.monotonic_ns()
-    _store(segment, stamp_at, published_ns)
-    _store(segment, head_at, sequence)
+    store(segment, stamp_at, published_ns)
+    store(segment, head_at, sequence)
     _fence()
     armed = 0
     for reader in range(n_readers):
@@ -119,12 +136,72 @@ def post(
     return published_ns, armed
 
 
+def publish(
+    segment: "mmap",
+    ring: tuple[int, ...],
+    call_id: int,
+    flags: int,
+    pieces: "list[bytes | bytearray | memoryview]",
+    /,
+) -> tuple[int, int]:
+    """Write a message and make it visible; see the C function."""
+    head_at, lines_at, slots_at, stride, slot_bytes, n_slots, n_readers = ring
+    sequence = load(segment, head_at) + 1
+    for reader in range(n_readers):
+        held = load(segment, lines_at + _LINE * reader + _CURSOR)
+        if held >= sequence:
+            raise RuntimeError(
+                f"reader {reader} has released message {held}, and {sequence} is the next to be "
+                "published: something else wrote to the segment"
+            )
+        if sequence - held > n_slots:
+            return 0, reader
+    at = slots_at + stride * ((sequence - 1) % n_slots)
+    length = sum(map(len, pieces))
+    if length > slot_bytes:
+        raise ValueError(
+            f"a payload of {length} bytes does not fit a slot of {slot_bytes}; make slots larger, "
+            "or send it by another route"
+        )
+    end = at + _PAYLOAD
+    for piece in pieces:
+        segment[end : end + len(piece)] = piece
+        end += len(piece)
+    _HEADER.pack_into(segment, at, sequence, call_id, 0, length, flags)
+    stamp_at = at + _PUBLISHED_NS
+    return post(segment, head_at, sequence, stamp_at, lines_at + _ARMED, _LINE, n_readers)
+
+
+def take(
+    segment: "mmap", ring: tuple[int, ...], reader: int, most_bytes: int, /
+) -> tuple[int, int, int, bytes, int] | None:
+    """Copy a message out and release its slot; see the C function."""
+    _, lines_at, slots_at, stride, slot_bytes, n_slots, _ = ring
+    line_at = lines_at + _LINE * reader
+    sequence = load(segment, line_at + _CURSOR) + 1
+    at = slots_at + stride * ((sequence - 1) % n_slots)
+    found, call_id, published_ns, length, flags = _HEADER.unpack_from(segment, at)
+    if found != sequence or length > min(slot_bytes, most_bytes):
+        return None
+    payload = segment[at + _PAYLOAD : at + _PAYLOAD + length]
+    _, armed = post(
+        segment,
+        line_at + _CURSOR,
+        sequence,
+        line_at + _RELEASED_NS,
+        line_at + _WRITER_ARMED,
+        _LINE,
+        1,
+    )
+    return call_id, flags, published_ns, payload, armed
+
+
 def wake(segment: "mmap", bell_at: int, /) -> int:
     """Ring: wake every waiter asleep on a bell, and keep whoever is about to sleep from it."""
     _check_word(segment, bell_at)
     # An instant and no count: of two ringers at once, the slower could set a count back to what a
     # sleeper has heard before the other rang.
-    _store(segment, bell_at, time.monotonic_ns())
+    store(segment, bell_at, time.monotonic_ns())
     word = ctypes.c_uint32.from_buffer(segment, bell_at)
     return int(
         _syscall(_SYS_FUTEX, ctypes.byref(word), _FUTEX_WAKE, ctypes.c_int(2**31 - 1), None, None)
@@ -156,10 +233,10 @@ class _Wait:
         self.switches = _involuntary_switches()
 
     def arrived(self) -> bool:
-        return _load(self.segment, self.watched_at) != self.seen
+        return load(self.segment, self.watched_at) != self.seen
 
     def stopped(self) -> bool:
-        return _load(self.segment, self.stop_at) != 0
+        return load(self.segment, self.stop_at) != 0
 
     def over(self) -> bool:
         return self.arrived() or self.stopped()
@@ -202,16 +279,22 @@ class _Wait:
         return False
 
     def sleep_on_bell(self, deadline_ns: int, period_ns: int) -> bool:
+        if self.caller_drains and not 0 < period_ns <= _STOP_LOOK_NS:
+            period_ns = _STOP_LOOK_NS  # a socket can be gone by the time of a stop
         while True:
             until_ns = deadline_ns
             if period_ns > 0:
                 until_ns = min(until_ns, time.monotonic_ns() + period_ns)
-            heard = _load(self.segment, self.bell_at)
-            _store(self.segment, self.armed_at, 1)
+            heard = load(self.segment, self.bell_at)
+            store(self.segment, self.armed_at, 1)
             _fence()
             error = errno.EAGAIN
             if not self.over():
                 error = self._sleep(heard, until_ns)
+            if error == errno.ETIMEDOUT and until_ns != deadline_ns and self.arrived():
+                late_ns = time.monotonic_ns() + _LATE_RING_NS  # for a flag that is being taken
+                while time.monotonic_ns() < late_ns and load(self.segment, self.armed_at):
+                    pass
             taken = not _take(self.segment, self.armed_at)
             rang = error == 0
             if rang and self.fd >= 0:
@@ -243,6 +326,11 @@ class _Wait:
             left = ctypes.byref(_Timespec(*divmod(max(until_ns - time.monotonic_ns(), 0), S)))
         listened = _Pollfd(self.fd, select.POLLIN, 0)
         n_ready = _ppoll(ctypes.byref(listened), ctypes.c_ulong(1), left, None)
+        if n_ready > 0 and not listened.revents & select.POLLIN:
+            raise OSError(
+                f"file descriptor {self.fd}, by which this wait is to be woken, is not open in "
+                "this process"
+            )
         return 0 if n_ready > 0 else errno.ETIMEDOUT if n_ready == 0 else ctypes.get_errno()
 
     def _futex_sleep(self, heard: int, until_ns: int) -> int:
@@ -332,3 +420,29 @@ def wait(
         *(how, started_ns, seen_ns, index, *cpu_ns, w.overshoot_ns, int(w.belled), preempted),
         *(w.spurious, w.rescued),
     )
+
+
+def receive(
+    segment: "mmap",
+    words: tuple[int, int, int, int],
+    plan: tuple[int, ...],
+    fd: int,
+    caller_drains: bool,
+    ring: tuple[int, ...],
+    reader: int,
+    most_bytes: int,
+    /,
+) -> tuple[int, int, bytes, tuple[int, int, int, bytes, int] | None]:
+    """Wait for the next message, then take it; see the C function."""
+    released = load(segment, ring[1] + _LINE * reader + _CURSOR)
+    waited = wait(segment, words, released, plan, 0, 0, fd, caller_drains)
+    taken = None
+    if waited[0] == SEEN:
+        taken = take(segment, ring, reader, most_bytes)
+    return waited[0], waited[2], _NUMBERS.pack(*waited), taken
+
+
+def is_plain(pickle: "bytes | bytearray | memoryview", /) -> bool:
+    """Say of no pickle that it is plain: looking through one in Python costs more than it saves."""
+    del pickle
+    return False

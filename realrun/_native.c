@@ -1,4 +1,4 @@
-/* The three calls of the hand-off that must not run in the interpreter: post, wake and wait.
+/* The calls of the hand-off that must not run in the interpreter: post, wake and wait, load, store.
  *
  * Protocol between the writer of a ring and one of its readers (twin: realrun/_fallback.py; checked
  * over every interleaving in tests/protocol). The writer of a full ring waits for a cursor alike.
@@ -31,6 +31,7 @@
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sched.h>
@@ -43,6 +44,8 @@ enum { SEEN, STOPPED, ENDED, REHEARSING, LISTENING };     /* realrun/native.py *
 #define FOREVER_NS ((int64_t)1 << 62)
 #define LOOKS_PER_CLOCK_READ 16
 #define SIGNAL_CHECK_NS 50000000
+#define STOP_LOOK_NS 250000000
+#define LATE_RING_NS 1000000
 /* A spinner reads the clock about every microsecond, so a longer gap is time off the core. One of a
  * time slice, by an involuntary switch, means that somebody else wants this core, who may be the
  * very process it waits for. For a while it then waits on the doorbell instead of spinning. Without
@@ -146,7 +149,9 @@ static int fd_sleep(int fd, int64_t deadline_ns)
     int64_t left_ns = deadline_ns - now_ns();
     struct timespec t = timespec_of(left_ns > 0 ? left_ns : 0);
     int n = ppoll(&poll, 1, deadline_ns >= FOREVER_NS ? NULL : &t, NULL);
-    return n > 0 ? 0 : n == 0 ? ETIMEDOUT : errno;
+    if (n > 0)
+        return poll.revents & POLLIN ? 0 : EBADF;
+    return n == 0 ? ETIMEDOUT : errno;
 }
 
 /* Who waits by which bell. */
@@ -188,6 +193,15 @@ static void run_signal_handlers(Wait *w)
     PyGILState_STATE gil = PyGILState_Ensure();
     if (PyErr_CheckSignals() != 0)
         w->failed = 1;
+    PyGILState_Release(gil);
+}
+
+static void refuse_descriptor(Wait *w)
+{
+    PyGILState_STATE gil = PyGILState_Ensure();
+    PyErr_Format(PyExc_OSError, "file descriptor %d, by which this wait is to be woken, is not open "
+                 "in this process", w->fd);
+    w->failed = 1;
     PyGILState_Release(gil);
 }
 
@@ -302,6 +316,15 @@ static int poll_slowly(Wait *w, int64_t deadline_ns, int64_t period_ns)
 
 static int sleep_on_bell(Wait *w, int64_t deadline_ns, int64_t period_ns)
 {
+    /* A signal that came during a short stage before this one has interrupted no system call. */
+    if (deadline_ns >= FOREVER_NS) {
+        run_signal_handlers(w);
+        if (w->failed)
+            return OVER;
+    }
+    /* A socket can be gone by the time somebody wants to stop this wait. */
+    if (w->caller_drains && (period_ns == 0 || period_ns > STOP_LOOK_NS))
+        period_ns = STOP_LOOK_NS;
     for (;;) {
         int64_t until_ns = deadline_ns;
         if (period_ns > 0) {
@@ -315,7 +338,12 @@ static int sleep_on_bell(Wait *w, int64_t deadline_ns, int64_t period_ns)
         int error = EAGAIN;
         if (!arrived(w) && !stopped(w))
             error = w->fd == BY_FUTEX ? futex_sleep(w->bell, heard, until_ns) : fd_sleep(w->fd, until_ns);
-        /* Who rings takes the flag first: if it is still there, nobody meant to ring. */
+        /* Who publishes takes the flag right behind that: give it the time to. */
+        if (error == ETIMEDOUT && until_ns != deadline_ns && arrived(w))
+            for (int64_t late_ns = now_ns() + LATE_RING_NS;
+                 now_ns() < late_ns && atomic_load_explicit(w->armed, memory_order_acquire);)
+                relax(w->armed, 1);
+        /* If it is still there then, nobody means to ring. */
         int taken = !atomic_exchange_explicit(w->armed, 0, memory_order_acq_rel);
         int rang = error == 0;
         if (rang && w->fd != BY_FUTEX) {
@@ -329,6 +357,10 @@ static int sleep_on_bell(Wait *w, int64_t deadline_ns, int64_t period_ns)
             run_signal_handlers(w);
             if (w->failed)
                 return OVER;
+        }
+        if (error == EBADF) {
+            refuse_descriptor(w);
+            return OVER;
         }
         if (error == ETIMEDOUT)
             w->overshoot_ns = now_ns() - until_ns;
@@ -390,7 +422,7 @@ static int carry_out(Wait *w, int64_t stages[N_STAGES][3])
 
 static void *word_at(Py_buffer *buffer, Py_ssize_t offset)
 {
-    if (offset < 0 || offset % 8 || offset + 8 > buffer->len) {
+    if (offset < 0 || offset % 8 || offset > buffer->len - 8) {
         PyErr_Format(PyExc_ValueError,
                      "offset %zd is not that of an aligned 8-byte word in a segment of %zd bytes",
                      offset, buffer->len);
@@ -424,46 +456,68 @@ static int check_stages(int64_t stages[N_STAGES][3])
     return 1;
 }
 
+/* Carry out a wait whose words and stages were parsed; 0 with an exception. */
+static int carry_out_unlocked(Wait *w, int64_t stages[N_STAGES][3], int *over)
+{
+    if (w->stage < 0 || w->stage > N_STAGES)
+        PyErr_Format(PyExc_ValueError, "stage must be from 0 to %d, got %d", N_STAGES, w->stage);
+    else if (w->watched && w->bell && w->armed && w->stop && check_stages(stages)) {
+        Py_BEGIN_ALLOW_THREADS
+        *over = carry_out(w, stages);
+        Py_END_ALLOW_THREADS
+        return !w->failed;
+    }
+    return 0;
+}
+
+/* The fields of realrun.waiting.RawWait. */
+enum { N_NUMBERS = 13 };
+static void list_numbers(const Wait *w, int over, int64_t numbers[N_NUMBERS])
+{
+    int64_t list[N_NUMBERS] = {over, w->started_ns, w->seen_ns, w->stage, w->stage_cpu_ns[0],
+                               w->stage_cpu_ns[1], w->stage_cpu_ns[2], w->stage_cpu_ns[3],
+                               w->overshoot_ns, w->belled, w->preempted, w->spurious, w->rescued};
+    memcpy(numbers, list, sizeof list);
+}
+
 static PyObject *py_wait(PyObject *self, PyObject *args)
 {
     (void)self;
     Py_buffer segment;
     Py_ssize_t watched_at, bell_at, armed_at, stop_at;
-    unsigned long long seen;
     int64_t stages[N_STAGES][3];
     int64_t *s = &stages[0][0];
-    int first_stage = 0, fd = BY_FUTEX, caller_drains = 0;
+    int over;
+    unsigned long long seen;
     long long started_ns = 0;
+    Wait w = {.fd = BY_FUTEX};
     if (!PyArg_ParseTuple(args, "w*(nnnn)K(LLLLLLLLLLLL)|iLip:wait", &segment, &watched_at, &bell_at,
                           &armed_at, &stop_at, &seen, s, s + 1, s + 2, s + 3, s + 4, s + 5, s + 6,
-                          s + 7, s + 8, s + 9, s + 10, s + 11, &first_stage, &started_ns, &fd,
-                          &caller_drains))
+                          s + 7, s + 8, s + 9, s + 10, s + 11, &w.stage, &started_ns, &w.fd,
+                          &w.caller_drains))
         return NULL;
-    Wait w = {.seen = seen,
-              .stage = first_stage,
-              .started_ns = started_ns,
-              .fd = fd,
-              .caller_drains = caller_drains,
-              .watched = word_at(&segment, watched_at),
-              .bell = word_at(&segment, bell_at),
-              .armed = word_at(&segment, armed_at),
-              .stop = word_at(&segment, stop_at)};
+    w.seen = seen;
+    w.started_ns = started_ns;
+    w.watched = word_at(&segment, watched_at);
+    w.bell = word_at(&segment, bell_at);
+    w.armed = word_at(&segment, armed_at);
+    w.stop = word_at(&segment, stop_at);
     PyObject *result = NULL;
-    if (first_stage < 0 || first_stage > N_STAGES)
-        PyErr_Format(PyExc_ValueError, "stage must be from 0 to %d, got %d", N_STAGES, first_stage);
-    else if (w.watched && w.bell && w.armed && w.stop && check_stages(stages)) {
-        int over;
-        Py_BEGIN_ALLOW_THREADS
-        over = carry_out(&w, stages);
-        Py_END_ALLOW_THREADS
-        if (!w.failed)
-            result = Py_BuildValue("iLLiLLLLLilii", over, w.started_ns, w.seen_ns, w.stage,
-                                   w.stage_cpu_ns[0], w.stage_cpu_ns[1], w.stage_cpu_ns[2],
-                                   w.stage_cpu_ns[3], w.overshoot_ns, w.belled, w.preempted,
-                                   w.spurious, w.rescued);
+    if (carry_out_unlocked(&w, stages, &over)) {
+        int64_t n[N_NUMBERS];
+        list_numbers(&w, over, n);
+        result = Py_BuildValue("LLLLLLLLLLLLL", n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8],
+                               n[9], n[10], n[11], n[12]);
     }
     PyBuffer_Release(&segment);
     return result;
+}
+
+static int take_flag(_Atomic uint64_t *armed)
+{
+    /* Look before taking: a spinner's line stays shared. */
+    return atomic_load_explicit(armed, memory_order_relaxed) &&
+           atomic_exchange_explicit(armed, 0, memory_order_acq_rel);
 }
 
 PyDoc_STRVAR(post_doc,
@@ -480,14 +534,20 @@ static PyObject *py_post(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "w*nKnnnn:post", &segment, &head_at, &sequence, &stamp_at,
                           &armed_at, &armed_stride, &n_readers))
         return NULL;
+    if (n_readers < 1 || n_readers > 64 || armed_stride < 0 || armed_stride > segment.len) {
+        PyErr_Format(PyExc_ValueError, "n_readers must be from 1 to 64 and their lines within the "
+                     "segment, got %zd, %zd bytes apart", n_readers, armed_stride);
+        PyBuffer_Release(&segment);
+        return NULL;
+    }
     PyObject *result = NULL;
     _Atomic uint64_t *head = word_at(&segment, head_at);
     _Atomic uint64_t *stamp = head ? word_at(&segment, stamp_at) : NULL;
     _Atomic uint64_t *last =
-        stamp ? word_at(&segment, armed_at + armed_stride * (n_readers - 1)) : NULL;
-    if (last && n_readers > 64)
-        PyErr_Format(PyExc_ValueError, "n_readers must be at most 64, got %zd", n_readers);
-    else if (last && word_at(&segment, armed_at)) {
+        stamp && word_at(&segment, armed_at)
+              ? word_at(&segment, armed_at + armed_stride * (n_readers - 1))
+              : NULL;
+    if (last) {
         int64_t published_ns = now_ns();
         atomic_store_explicit(stamp, (uint64_t)published_ns, memory_order_relaxed);
         atomic_store_explicit(head, sequence, memory_order_release);
@@ -496,9 +556,7 @@ static PyObject *py_post(PyObject *self, PyObject *args)
         for (Py_ssize_t i = 0; i < n_readers; i++) {
             _Atomic uint64_t *armed =
                 (void *)((char *)segment.buf + armed_at + armed_stride * i);
-            /* Look before taking: a spinner's line stays shared. */
-            if (atomic_load_explicit(armed, memory_order_relaxed) &&
-                atomic_exchange_explicit(armed, 0, memory_order_acq_rel))
+            if (take_flag(armed))
                 taken |= 1ull << i;
         }
         result = Py_BuildValue("LK", published_ns, taken);
@@ -528,8 +586,332 @@ static PyObject *py_wake(PyObject *self, PyObject *args)
     return bell ? PyLong_FromLong(woken) : NULL;
 }
 
+/* One ring, as realrun/layout.py lays it out. */
+typedef struct {
+    Py_ssize_t head_at, lines_at, slots_at, slot_stride, slot_bytes, n_slots, n_readers;
+} Ring;
+
+enum { SEQUENCE, CALL_ID, PUBLISHED_NS, LENGTH, FLAGS };   /* words of a slot */
+enum { CURSOR = 0, ARMED = 8, RELEASED_NS = 16, WRITER_ARMED = 24, LINE = 64, PAYLOAD = 64 };
+
+/* Whether all of a ring lies within its segment; 0 with an exception. */
+static int is_within(const Py_buffer *segment, const Ring *r)
+{
+    /* Every sum here is of numbers that were found small before. */
+    Py_ssize_t most = segment->len;
+    if (r->head_at < 0 || r->head_at % 8 || r->head_at > most - LINE || r->lines_at < 0 ||
+        r->lines_at % 8 || r->lines_at > most || r->n_readers < 1 || r->n_readers > 64 ||
+        r->n_slots < 1 || r->slots_at % 8 || r->slots_at > most ||
+        r->lines_at + LINE * r->n_readers > r->slots_at || r->slot_bytes < 0 ||
+        r->slot_bytes > most || r->slot_stride < r->slot_bytes + PAYLOAD || r->slot_stride % 8 ||
+        r->slot_stride > (most - r->slots_at) / r->n_slots) {
+        PyErr_Format(PyExc_ValueError, "the ring does not lie within its segment of %zd bytes",
+                     segment->len);
+        return 0;
+    }
+    return 1;
+}
+
+static Py_ssize_t slot_of(const Ring *r, uint64_t sequence)
+{
+    return r->slots_at + r->slot_stride * (Py_ssize_t)((sequence - 1) % (uint64_t)r->n_slots);
+}
+
+static _Atomic uint64_t *word(const Py_buffer *segment, Py_ssize_t at)
+{
+    return (void *)((char *)segment->buf + at);
+}
+
+/* Put pieces one behind the other; returns 0 with an exception if they are no bytes or too many. */
+static int copy_pieces(PyObject *pieces, char *to, Py_ssize_t room, Py_ssize_t *length)
+{
+    Py_ssize_t wanted = 0;
+    for (Py_ssize_t i = 0; i < PyList_Size(pieces); i++) {
+        Py_buffer piece;
+        if (PyObject_GetBuffer(PyList_GetItem(pieces, i), &piece, PyBUF_SIMPLE) < 0)
+            return 0;
+        wanted += piece.len;
+        if (wanted > room) {
+            /* The rest is only counted, for the error. */
+        } else if (piece.len < 1 << 16) {
+            memcpy(to + *length, piece.buf, piece.len);
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            memcpy(to + *length, piece.buf, piece.len);
+            Py_END_ALLOW_THREADS
+        }
+        *length = wanted;
+        PyBuffer_Release(&piece);
+    }
+    if (wanted > room)
+        PyErr_Format(PyExc_ValueError, "a payload of %zd bytes does not fit a slot of %zd; make "
+                     "slots larger, or send it by another route", wanted, room);
+    return wanted <= room;
+}
+
+PyDoc_STRVAR(publish_doc,
+"publish(segment, ring, call_id, flags, pieces)\n\n"
+"Copy pieces into the slot of the next message, one behind the other, and make it visible. ring is\n"
+"(head_at, lines_at, slots_at, slot_stride, slot_bytes, n_slots, n_readers). Returns\n"
+"(published_ns, armed): bit r is set if reader r is to be rung for. If a reader still holds the\n"
+"slot, nothing happens and it returns (0, reader). Raises ValueError if the pieces do not fit.");
+
+static PyObject *py_publish(PyObject *self, PyObject *args)
+{
+    (void)self;
+    Py_buffer segment;
+    Ring r;
+    unsigned long long call_id, flags;
+    PyObject *pieces;
+    if (!PyArg_ParseTuple(args, "w*(nnnnnnn)KKO!:publish", &segment, &r.head_at, &r.lines_at,
+                          &r.slots_at, &r.slot_stride, &r.slot_bytes, &r.n_slots, &r.n_readers,
+                          &call_id, &flags, &PyList_Type, &pieces))
+        return NULL;
+    PyObject *result = NULL;
+    Py_ssize_t length = 0;
+    if (!is_within(&segment, &r))
+        goto done;
+    /* Only this writer moves the head. What the caller remembers could be one behind: Ctrl-C between
+     * here and its next instruction. */
+    uint64_t sequence = atomic_load_explicit(word(&segment, r.head_at), memory_order_relaxed) + 1;
+    Py_ssize_t slot_at = slot_of(&r, sequence);
+    for (Py_ssize_t i = 0; i < r.n_readers; i++) {
+        uint64_t held = atomic_load_explicit(word(&segment, r.lines_at + LINE * i + CURSOR),
+                                             memory_order_acquire);
+        if (held >= sequence) {
+            PyErr_Format(PyExc_RuntimeError, "reader %zd has released message %llu, and %llu is the "
+                         "next to be published: something else wrote to the segment", i,
+                         (unsigned long long)held, (unsigned long long)sequence);
+            goto done;
+        }
+        if (sequence - held > (uint64_t)r.n_slots) {
+            result = Py_BuildValue("in", 0, i);
+            goto done;
+        }
+    }
+    if (!copy_pieces(pieces, (char *)segment.buf + slot_at + PAYLOAD, r.slot_bytes, &length))
+        goto done;
+    int64_t published_ns = now_ns();
+    uint64_t header[] = {[SEQUENCE] = sequence, [CALL_ID] = call_id,
+                         [PUBLISHED_NS] = (uint64_t)published_ns, [LENGTH] = (uint64_t)length,
+                         [FLAGS] = flags};
+    for (int i = 0; i <= FLAGS; i++)
+        atomic_store_explicit(word(&segment, slot_at + 8 * i), header[i], memory_order_relaxed);
+    atomic_store_explicit(word(&segment, r.head_at), sequence, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst);
+    unsigned long long armed = 0;
+    for (Py_ssize_t i = 0; i < r.n_readers; i++)
+        if (take_flag(word(&segment, r.lines_at + LINE * i + ARMED)))
+            armed |= 1ull << i;
+    result = Py_BuildValue("LK", published_ns, armed);
+done:
+    PyBuffer_Release(&segment);
+    return result;
+}
+
+/* Copy a message out and release its slot; None if it is longer than most_bytes, or not there. */
+static PyObject *take(const Py_buffer *segment, const Ring *r, Py_ssize_t reader,
+                      Py_ssize_t most_bytes)
+{
+    Py_ssize_t line_at = r->lines_at + LINE * reader;
+    uint64_t sequence = atomic_load_explicit(word(segment, line_at + CURSOR), memory_order_relaxed) + 1;
+    Py_ssize_t slot_at = slot_of(r, sequence);
+    uint64_t header[FLAGS + 1];
+    for (int i = 0; i <= FLAGS; i++)
+        header[i] = atomic_load_explicit(word(segment, slot_at + 8 * i), memory_order_relaxed);
+    if (most_bytes > r->slot_bytes)
+        most_bytes = r->slot_bytes;
+    if (header[SEQUENCE] != sequence || header[LENGTH] > (uint64_t)most_bytes)
+        return Py_NewRef(Py_None);
+    PyObject *payload = PyBytes_FromStringAndSize((char *)segment->buf + slot_at + PAYLOAD,
+                                                  (Py_ssize_t)header[LENGTH]);
+    if (!payload)
+        return NULL;
+    /* The same protocol as for a message, the other way round: the cursor is what the writer of a
+     * full ring watches, and is armed on. */
+    atomic_store_explicit(word(segment, line_at + RELEASED_NS), (uint64_t)now_ns(),
+                          memory_order_relaxed);
+    atomic_store_explicit(word(segment, line_at + CURSOR), sequence, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst);
+    int armed = take_flag(word(segment, line_at + WRITER_ARMED));
+    return Py_BuildValue("KKKNi", header[CALL_ID], header[FLAGS], header[PUBLISHED_NS], payload,
+                         armed);
+}
+
+PyDoc_STRVAR(take_doc,
+"take(segment, ring, reader, most_bytes)\n\n"
+"Copy the next message, which must be visible, out of its slot and release the slot. Returns\n"
+"(call_id, flags, published_ns, payload, armed); armed is 1 if the writer is to be rung for. If the\n"
+"payload is longer than most_bytes, or the slot does not hold that message, nothing happens and it\n"
+"returns None.");
+
+/* Whether a ring is sound and has a reader; 0 with an exception. */
+static int has_reader(const Py_buffer *segment, const Ring *r, Py_ssize_t reader)
+{
+    if (!is_within(segment, r))
+        return 0;
+    if (reader < 0 || reader >= r->n_readers) {
+        PyErr_Format(PyExc_ValueError, "the ring has %zd readers, none with number %zd",
+                     r->n_readers, reader);
+        return 0;
+    }
+    return 1;
+}
+
+static PyObject *py_take(PyObject *self, PyObject *args)
+{
+    (void)self;
+    Py_buffer segment;
+    Ring r;
+    Py_ssize_t reader, most_bytes;
+    if (!PyArg_ParseTuple(args, "w*(nnnnnnn)nn:take", &segment, &r.head_at, &r.lines_at, &r.slots_at,
+                          &r.slot_stride, &r.slot_bytes, &r.n_slots, &r.n_readers, &reader,
+                          &most_bytes))
+        return NULL;
+    PyObject *result = has_reader(&segment, &r, reader) ? take(&segment, &r, reader, most_bytes) : NULL;
+    PyBuffer_Release(&segment);
+    return result;
+}
+
+PyDoc_STRVAR(receive_doc,
+"receive(segment, words, plan, fd, caller_drains, ring, reader, most_bytes)\n\n"
+"wait for the next message, then take it, with nothing in between. Returns\n"
+"(over, seen_ns, numbers, taken): the rest of what wait returns, as bytes of 13 int64, since who is\n"
+"in a hurry does not look at them; and what take returns, None too if over is not SEEN.");
+
+static PyObject *py_receive(PyObject *self, PyObject *args)
+{
+    (void)self;
+    Py_buffer segment;
+    Py_ssize_t watched_at, bell_at, armed_at, stop_at, reader, most_bytes;
+    int64_t stages[N_STAGES][3];
+    int64_t *s = &stages[0][0];
+    int over;
+    Ring r;
+    Wait w = {.started_ns = 0};
+    if (!PyArg_ParseTuple(args, "w*(nnnn)(LLLLLLLLLLLL)ip(nnnnnnn)nn:receive", &segment, &watched_at,
+                          &bell_at, &armed_at, &stop_at, s, s + 1, s + 2, s + 3, s + 4, s + 5, s + 6,
+                          s + 7, s + 8, s + 9, s + 10, s + 11, &w.fd, &w.caller_drains, &r.head_at,
+                          &r.lines_at, &r.slots_at, &r.slot_stride, &r.slot_bytes, &r.n_slots,
+                          &r.n_readers, &reader, &most_bytes))
+        return NULL;
+    w.watched = word_at(&segment, watched_at);
+    w.bell = word_at(&segment, bell_at);
+    w.armed = word_at(&segment, armed_at);
+    w.stop = word_at(&segment, stop_at);
+    PyObject *taken = NULL, *result = NULL;
+    if (has_reader(&segment, &r, reader)) {
+        w.seen = atomic_load_explicit(word(&segment, r.lines_at + LINE * reader + CURSOR),
+                                      memory_order_relaxed);
+        if (carry_out_unlocked(&w, stages, &over))
+            taken = over == SEEN ? take(&segment, &r, reader, most_bytes) : Py_NewRef(Py_None);
+    }
+    if (taken) {
+        int64_t numbers[N_NUMBERS];
+        list_numbers(&w, over, numbers);
+        result = Py_BuildValue("iLy#N", over, w.seen_ns, (char *)numbers,
+                               (Py_ssize_t)sizeof numbers, taken);
+    }
+    PyBuffer_Release(&segment);
+    return result;
+}
+
+/* What each opcode of a pickle is followed by, for those that make plain data and call nothing:
+ * FOLLOWED + n for n bytes, or a length of 1, 4 or 8 bytes and as many. The rest is 0. */
+enum { FOLLOWED = 1, LENGTH1 = 20, LENGTH4, LENGTH8, STOP };
+static const uint8_t plain_opcodes[256] = {
+    ['('] = FOLLOWED, ['N'] = FOLLOWED, [0x88] = FOLLOWED, [0x89] = FOLLOWED, [']'] = FOLLOWED,
+    ['a'] = FOLLOWED, ['e'] = FOLLOWED, [')'] = FOLLOWED, ['t'] = FOLLOWED, [0x85] = FOLLOWED,
+    [0x86] = FOLLOWED, [0x87] = FOLLOWED, ['}'] = FOLLOWED, ['s'] = FOLLOWED, ['u'] = FOLLOWED,
+    [0x8f] = FOLLOWED, [0x90] = FOLLOWED, [0x91] = FOLLOWED, [0x94] = FOLLOWED,
+    [0x80] = FOLLOWED + 1, ['K'] = FOLLOWED + 1, ['h'] = FOLLOWED + 1, ['M'] = FOLLOWED + 2,
+    ['J'] = FOLLOWED + 4, ['j'] = FOLLOWED + 4, ['G'] = FOLLOWED + 8, [0x95] = FOLLOWED + 8,
+    [0x8a] = LENGTH1, [0x8c] = LENGTH1, ['C'] = LENGTH1, ['X'] = LENGTH4, ['B'] = LENGTH4,
+    [0x8d] = LENGTH8, [0x8e] = LENGTH8, ['.'] = STOP,
+};
+
+PyDoc_STRVAR(is_plain_doc,
+"is_plain(pickle)\n\nWhether a pickle consists, to its very end, of opcodes that make lists, tuples,\n"
+"dicts, sets, numbers, strings and bytes; such a one can call nothing, however it was forged.");
+
+static PyObject *py_is_plain(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    Py_buffer pickle;
+    if (PyObject_GetBuffer(arg, &pickle, PyBUF_SIMPLE) < 0)
+        return NULL;
+    const uint8_t *at = pickle.buf, *end = at + pickle.len;
+    int plain = 0;
+    while (at < end) {
+        unsigned kind = plain_opcodes[*at++];
+        uint64_t n = 0;
+        if (kind == 0 || kind == STOP) {
+            plain = kind == STOP && at == end;
+            break;
+        }
+        if (kind < LENGTH1) {
+            n = kind - FOLLOWED;
+        } else if (kind == LENGTH1 && end - at > 1 && *at < end - at - 1) {
+            at += 1 + *at;
+            at += *at == 0x94; /* whatever has a length is nearly always memorised next */
+            continue;
+        } else {
+            Py_ssize_t width = kind == LENGTH1 ? 1 : kind == LENGTH4 ? 4 : 8;
+            if (end - at < width)
+                break;
+            memcpy(&n, at, width); /* little-endian, as a pickle is */
+            at += width;
+        }
+        if (n > (uint64_t)(end - at))
+            break;
+        at += n;
+    }
+    PyBuffer_Release(&pickle);
+    return PyBool_FromLong(plain);
+}
+
+PyDoc_STRVAR(load_doc, "load(segment, at)\n\nRead a word (acquire).");
+
+static PyObject *py_load(PyObject *self, PyObject *args)
+{
+    (void)self;
+    Py_buffer segment;
+    Py_ssize_t at;
+    if (!PyArg_ParseTuple(args, "y*n:load", &segment, &at))
+        return NULL;
+    _Atomic uint64_t *word = word_at(&segment, at);
+    uint64_t value = word ? atomic_load_explicit(word, memory_order_acquire) : 0;
+    PyBuffer_Release(&segment);
+    return word ? PyLong_FromUnsignedLongLong(value) : NULL;
+}
+
+PyDoc_STRVAR(store_doc, "store(segment, at, value)\n\nWrite a word (release).");
+
+static PyObject *py_store(PyObject *self, PyObject *args)
+{
+    (void)self;
+    Py_buffer segment;
+    Py_ssize_t at;
+    unsigned long long value;
+    if (!PyArg_ParseTuple(args, "w*nK:store", &segment, &at, &value))
+        return NULL;
+    _Atomic uint64_t *word = word_at(&segment, at);
+    if (word)
+        atomic_store_explicit(word, value, memory_order_release);
+    PyBuffer_Release(&segment);
+    if (!word)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"load", py_load, METH_VARARGS, load_doc},
+    {"store", py_store, METH_VARARGS, store_doc},
     {"wait", py_wait, METH_VARARGS, wait_doc},
+    {"publish", py_publish, METH_VARARGS, publish_doc},
+    {"take", py_take, METH_VARARGS, take_doc},
+    {"receive", py_receive, METH_VARARGS, receive_doc},
+    {"is_plain", py_is_plain, METH_O, is_plain_doc},
     {"post", py_post, METH_VARARGS, post_doc},
     {"wake", py_wake, METH_VARARGS, wake_doc},
     {NULL, NULL, 0, NULL},

@@ -5,6 +5,31 @@ from mmap import mmap
 #: How a spinner passes the time between two looks: pause, umwait, mwaitx or isb.
 RELAX: str
 
+def load(segment: mmap, at: int, /) -> int: ...
+def store(segment: mmap, at: int, value: int, /) -> None: ...
+def publish(
+    segment: mmap,
+    ring: tuple[int, ...],
+    call_id: int,
+    flags: int,
+    pieces: list[bytes | bytearray | memoryview],
+    /,
+) -> tuple[int, int]: ...
+def take(
+    segment: mmap, ring: tuple[int, ...], reader: int, most_bytes: int, /
+) -> tuple[int, int, int, bytes, int] | None: ...
+def receive(
+    segment: mmap,
+    words: tuple[int, int, int, int],
+    plan: tuple[int, ...],
+    fd: int,
+    caller_drains: bool,
+    ring: tuple[int, ...],
+    reader: int,
+    most_bytes: int,
+    /,
+) -> tuple[int, int, bytes, tuple[int, int, int, bytes, int] | None]: ...
+def is_plain(pickle: bytes | bytearray | memoryview, /) -> bool: ...
 def post(
     segment: mmap,
     head_at: int,

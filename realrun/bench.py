@@ -138,7 +138,7 @@ def _ring_costs(loop: Rehearsal, n: int) -> Iterator[Measured]:
         undisturbed = Undisturbed()
         for i in range(_WARM_UP + n):
             started_ns = now()
-            published_ns = loop.replies.publish(i, 0, payload)
+            published_ns = loop.replies.publish(i, 0, [payload])
             loop.replies.notify()
             notified_ns = now()
             raw = loop.reply_reader.wait(SPIN_PLAN)
@@ -188,7 +188,7 @@ def policy_costs(n: int) -> Iterator[Measured]:
             for _ in range(_WARM_UP):
                 loop.wait_once()
                 loop.waiter.learn()
-            plan = time_calls(partial(loop.waiter.prepare, 0, KNOWN), n, clock_ns)
+            plan = time_calls(partial(loop.waiter.begin, 0, KNOWN), n, clock_ns)
             after = []
             undisturbed = Undisturbed()
             for _ in range(n):

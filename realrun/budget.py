@@ -79,13 +79,15 @@ def limits(folder: Path, *, pinned: bool = False) -> list[Limit]:
         Whether a device will register the memory, so that it may count as locked.
     """
     status = os.statvfs(folder)
-    found = [
-        Limit(
-            str(folder),
-            status.f_bavail * status.f_frsize,
-            "remove what fills it, or enlarge it (docker run --shm-size=1g)",
+    found = []
+    if status.f_blocks:  # 0 of a tmpfs without a limit
+        found.append(
+            Limit(
+                str(folder),
+                status.f_bavail * status.f_frsize,
+                "remove what fills it, or enlarge it (docker run --shm-size=1g)",
+            )
         )
-    ]
     found += [
         Limit(f"the memory cgroup {path}", free_bytes, "raise its limit (docker run --memory=...)")
         for path, free_bytes in _cgroup_headroom()
@@ -110,7 +112,10 @@ def check_budget(layout: SegmentLayout, folder: Path, *, pinned: bool = False) -
     BudgetError
         Names the total, each part, the tightest limit, and a layout that fits.
     """
-    tightest = min(limits(folder, pinned=pinned), key=lambda limit: limit.free_bytes)
+    bounds = limits(folder, pinned=pinned)
+    if not bounds:
+        return
+    tightest = min(bounds, key=lambda limit: limit.free_bytes)
     if layout.size <= tightest.free_bytes:
         return
     lines = [
@@ -143,7 +148,10 @@ def _ever_smaller(layout: SegmentLayout) -> Iterator[SegmentLayout]:
         *rest, largest = layout.arena.classes
         if largest.n_slots > 1:
             rest.append(largest._replace(n_slots=largest.n_slots // 2))
-        layout = replace(layout, arena=ArenaPlan(tuple(rest), layout.arena.divert_bytes))
+        divert_bytes = layout.arena.divert_bytes
+        if rest and rest[-1].slot_bytes < divert_bytes:
+            rest = []  # nothing would ever go there
+        layout = replace(layout, arena=ArenaPlan(tuple(rest), divert_bytes))
         yield layout
     while layout.n_slots > 2:
         layout = replace(layout, n_slots=max(2, layout.n_slots // 2))

@@ -248,7 +248,7 @@ class _Rests:
                         way(rest_ns, bool((i + self._samples.replicate) % 2)) for _ in range(tries)
                     ):
                         self._n_given_up += 1
-        self._requests.publish(0, LEAVE, b"")
+        self._requests.publish(0, LEAVE, [])
         self._requests.notify()
         if self._n_given_up > self._n_tried / 2:
             raise RuntimeError(
@@ -261,7 +261,7 @@ class _Rests:
     ) -> tuple[RawWait, Message]:
         """Let the partner publish after a delay, and wait for it by a plan."""
         self._n += 1
-        self._requests.publish(self._n, 0, delay_ns.to_bytes(8, "little"))
+        self._requests.publish(self._n, 0, [delay_ns.to_bytes(8, "little")])
         self._requests.notify()  # a spinner that lost its core is on the bell
         raw = self._replies.wait(plan, rehearse)
         return raw, self._replies.read()

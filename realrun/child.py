@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from realrun.host import prepare_process
-from realrun.layout import OWNER_PID_AT, READY
+from realrun.layout import OWNER_PID_AT
 from realrun.rehearsal import Rehearsal
 from realrun.scheduler import Scheduler
 from realrun.segment import Segment, Ticket
@@ -41,7 +41,7 @@ def main() -> None:
         actor = Scheduler(segment, spec, rehearsal)
     else:
         actor = Worker(segment, spec, process - 1, rehearsal)
-    segment.store(spec.layout.ready_at(process) + READY, 1)
+    segment.attend(process)
     try:
         records = actor.run()
     except Stopped:

@@ -1,7 +1,7 @@
 """The ``realrun`` command: measure this box, and run the loop on it for real."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich import box
@@ -12,7 +12,7 @@ from realrun.demo import run_demo
 from realrun.host import differing_facts, machine_facts, usable_cores, warnings_about
 from realrun.report import draw_frontier
 from realrun.run import make_spec, run_once
-from realrun.tables import benchmark_block, validation_table, verdict
+from realrun.tables import benchmark_block, hand_off_block, validation_table, verdict
 from realrun.validate import validate
 from shmsim.config import RunConfig
 from shmsim.console import (
@@ -59,6 +59,10 @@ def calibrate_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the profile is written.")] = Path(
         "profile.json"
     ),
+    doorbell: Annotated[
+        Literal["futex", "eventfd", "zmq"],
+        typer.Option(help="By which a sleeper is woken; as handoff.doorbell in the config."),
+    ] = "futex",
 ) -> None:
     """Measure every cost of waiting on this box, one by one; takes about 40 s.
 
@@ -67,7 +71,7 @@ def calibrate_command(
     """
     with errors_explained():
         with Bar() as bar:
-            profile = calibrate(bar.show)
+            profile = calibrate(bar.show, doorbell)
         profile.write(out)
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("rested for")
@@ -114,11 +118,14 @@ def run_command(
         profile = _profile_for(config, profile_path)
         with Bar() as bar:
             bar.show(f"machine: {named.name}", 0.0)
+            spec = make_spec(config, named.policy, profile, 0)
             records = run_once(
-                make_spec(config, named.policy, profile, 0),
+                spec,
                 lambda steps: bar.show(f"machine: {named.name}, step {steps}", 0.0),
             )
         console.print(benchmark_block(summarize(records)), highlight=False, markup=False)
+        block = hand_off_block(records, spec.handoff.doorbell, spec.layout.size)
+        console.print(block, highlight=False, markup=False)
         if out is not None:
             records.write(out)
             console.print(f"records: {out}")

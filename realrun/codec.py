@@ -15,7 +15,7 @@ import io
 import math
 import pickle
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
@@ -25,14 +25,16 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
+from realrun.native import BytesLike, is_plain
 from realrun.tensors import is_tensor, rebuild_tensor, reduce_tensor
 
 _Class = TypeVar("_Class", bound=type[Any])
 
-BytesLike = bytes | bytearray | memoryview
-
+_MAINS: Final = ("__main__", "__mp_main__")
 #: From this size on CPython's pickler hands a payload to ``write`` as it is, uncopied.
 _LARGE_BYTES: Final = 64 * 1024
+#: Up to here it takes less to see that a message can call nothing than to watch what it calls.
+_BRIEF_BYTES: Final = 1024
 
 
 class BadMessage(ValueError):  # noqa: N818 - what it is, as in zipfile.BadZipFile
@@ -79,25 +81,53 @@ def encode(content: Any, divert_bytes: int) -> Encoded:
     TypeError
         If the message holds something that cannot be sent.
     """
-    buffers: list[memoryview] = []
+    return Encoded(*Encoder(divert_bytes).encode(content))
 
-    def stays_in_band(buffer: PickleBuffer) -> bool:
+
+class Encoder:
+    """What `encode` does, again and again: making a pickler costs as much as a small message.
+
+    Parameters
+    ----------
+    divert_bytes
+        See `encode`.
+    """
+
+    def __init__(self, divert_bytes: int) -> None:
+        """Make the pickler."""
+        self._divert_bytes = divert_bytes
+        self._chunks = _Chunks()
+        self._buffers: list[memoryview] = []
+        pickler = _Pickler(self._chunks, 5, buffer_callback=self._stays_in_band)
+        self._dump, self._clear_memo = pickler.dump, pickler.clear_memo
+
+    def _stays_in_band(self, buffer: PickleBuffer) -> bool:
         raw = buffer.raw()
-        if raw.nbytes < divert_bytes:
+        if raw.nbytes < self._divert_bytes:
             return True
-        buffers.append(raw)
+        self._buffers.append(raw)
         return False
 
-    chunks = _Chunks()
-    _Pickler(chunks, 5, buffer_callback=stays_in_band).dump(content)
-    if len(chunks) == 1:
-        return Encoded(chunks, len(chunks[0]), buffers)
-    # A large buffer that stays in band comes through as a PickleBuffer, which has no length.
-    flat = [chunk.raw() if isinstance(chunk, PickleBuffer) else chunk for chunk in chunks]
-    return Encoded(flat, sum(map(len, flat)), buffers)
+    def encode(self, content: Any) -> tuple[list[BytesLike], int, list[memoryview]]:
+        """Pickle a message; returns the fields of an `Encoded`."""
+        kept = self._chunks
+        try:
+            self._dump(content)
+            chunks: list[Any] = kept[:]
+        finally:  # also of what could not be sent, nothing may stay for the next message
+            kept.clear()
+            self._clear_memo()
+            buffers = self._buffers
+            if buffers:
+                self._buffers = []
+        if len(chunks) == 1:
+            return chunks, len(chunks[0]), buffers
+        # A large buffer that stays in band comes through as a PickleBuffer, which has no length.
+        flat = [chunk.raw() if isinstance(chunk, PickleBuffer) else chunk for chunk in chunks]
+        return flat, sum(map(len, flat)), buffers
 
 
-def decode(stream: BytesLike, buffers: Iterable[Any] = ()) -> Any:
+def decode(stream: BytesLike, buffers: Sequence[Any] = ()) -> Any:
     """Read a message.
 
     Parameters
@@ -122,7 +152,13 @@ def decode(stream: BytesLike, buffers: Iterable[Any] = ()) -> Any:
     makes the unpickler of CPython 3.11 fill up to 64 GiB of memo before anything fails. A checksum
     in front of `decode` keeps garbled messages out.
     """
-    large = len(stream) >= _LARGE_BYTES and not isinstance(stream, bytes)
+    n_bytes = len(stream)
+    if not buffers and n_bytes <= _BRIEF_BYTES and is_plain(stream):
+        try:
+            return pickle.loads(stream)
+        except Exception as error:
+            raise _unreadable(stream, error) from error
+    large = n_bytes >= _LARGE_BYTES and not isinstance(stream, bytes)
     # BytesIO would copy all of a large stream once more; it is the faster one where little is read.
     source = _Source(stream) if large else io.BytesIO(stream)
     left = iter(buffers)
@@ -131,10 +167,7 @@ def decode(stream: BytesLike, buffers: Iterable[Any] = ()) -> Any:
     except BadMessage:
         raise
     except Exception as error:  # a garbled stream can fail in any way an opcode or a maker can
-        raise BadMessage(
-            f"cannot read a message of {len(stream)} bytes; it was cut or overwritten, or did not "
-            f"come from encode(): {type(error).__name__}: {error}"
-        ) from error
+        raise _unreadable(stream, error) from error
     if source.tell() != len(stream):
         raise BadMessage(
             f"the message ends after {source.tell()} of {len(stream)} bytes; give decode() the "
@@ -143,6 +176,13 @@ def decode(stream: BytesLike, buffers: Iterable[Any] = ()) -> Any:
     for _ in left:
         raise BadMessage("the message uses fewer buffers than came with it; give it its own only")
     return content
+
+
+def _unreadable(stream: BytesLike, error: Exception) -> BadMessage:
+    return BadMessage(
+        f"cannot read a message of {len(stream)} bytes; it was cut or overwritten, or did not "
+        f"come from encode(): {type(error).__name__}: {error}"
+    )
 
 
 class _Chunks(list[Any]):
@@ -252,7 +292,10 @@ def allow(cls: _Class) -> _Class:
     def reduce(value: Any) -> Any:
         return cls, tuple([getattr(value, name) for name in names])
 
-    _MAKERS[cls.__module__, cls.__qualname__] = _Maker(make)
+    # The module that a program runs is called otherwise in the processes multiprocessing spawns.
+    modules = _MAINS if cls.__module__ in _MAINS else (cls.__module__,)
+    for module in modules:
+        _MAKERS[module, cls.__qualname__] = _Maker(make)
     _REDUCERS[cls] = reduce
     return cls
 
@@ -277,7 +320,12 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
 
 def _reduce_other(value: Any) -> Any:
     if isinstance(value, type | FunctionType):
-        return NotImplemented  # a maker by its name; the receiver knows which it takes
+        if (value.__module__, value.__qualname__) in _MAKERS:
+            return NotImplemented  # a maker of something else in the message, by its name
+        raise TypeError(
+            f"cannot send {value.__module__}.{value.__qualname__}, a {type(value).__name__}; send "
+            "data, and have the receiver know what to call"
+        )
     if is_tensor(value):
         return reduce_tensor(value)
     kind = f"{type(value).__module__}.{type(value).__qualname__}"

@@ -230,19 +230,26 @@ class ZmqDoorbell:
 
 
 _contexts: dict[int, "zmq.Context[zmq.Socket[bytes]]"] = {}
+_contexts_lock = threading.Lock()
+os.register_at_fork(
+    before=_contexts_lock.acquire,
+    after_in_parent=_contexts_lock.release,
+    after_in_child=_contexts_lock.release,
+)
 
 
 def zmq_context() -> "zmq.Context[zmq.Socket[bytes]]":
     """The one context of this process: each would have two threads and a dozen descriptors."""
     pid = os.getpid()
-    if pid not in _contexts:  # after a fork the parent's is of no use
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        # Its thread inherits the core this process is pinned to, where a spinner would starve it;
-        # it may run anywhere.
-        for core in range(os.cpu_count() or 1):
-            context.set(zmq.THREAD_AFFINITY_CPU_ADD, core)
-        _contexts[pid] = context
-    return _contexts[pid]
+    with _contexts_lock:
+        if pid not in _contexts:  # after a fork the parent's is of no use
+            context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            # Its thread inherits the core this process is pinned to, where a spinner would starve
+            # it; it may run anywhere.
+            for core in range(os.cpu_count() or 1):
+                context.set(zmq.THREAD_AFFINITY_CPU_ADD, core)
+            _contexts[pid] = context
+        return _contexts[pid]
 
 
 def socket_address(folder: Path, name: str) -> str:
@@ -270,7 +277,7 @@ def check_private(folder: Path) -> None:
     PermissionError
         If it belongs to somebody else or is open to others.
     """
-    status = folder.stat()
+    status = folder.lstat()  # of a symbolic link itself: whose target is, can change
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise PermissionError(
             errno.EPERM,

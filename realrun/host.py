@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from realrun.native import IMPLEMENTATION
+from realrun.native import IMPLEMENTATION, RELAX
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_TIMERSLACK: Final = 29
@@ -95,6 +95,7 @@ def machine_facts() -> dict[str, Any]:
         "shm_bytes": shm.f_blocks * shm.f_frsize,
         "shm_free_bytes": shm.f_bavail * shm.f_frsize,
         "implementation": IMPLEMENTATION,
+        "relax": RELAX,
         "python": platform.python_version(),
         "numpy": version("numpy"),
         "shmsim": version("shmsim"),

@@ -28,8 +28,10 @@ ORIGIN_AT: Final = 24  #: monotonic instant from which the run counts its time, 
 
 # Offsets within the ready line of a process. The armed flag and the bell of a timed wait that
 # nobody rings (`IDLE_WORDS`) are never touched by another process.
-READY: Final = 0  #: not 0 once attached; by that process, read by the owner
+READY: Final = 0  #: its process id once it has attached; by that process, read by all others
 STOP: Final = 8  #: not 0 once this process shall leave; by whoever stops it
+STARTED: Final = 40  #: when it started, in clock ticks after boot; by that process, before READY
+LEFT: Final = 48  #: not 0 once it needs nobody any more; by that process
 IDLE: Final = 16  #: always 0: what a timed wait watches
 IDLE_BELL: Final = 24
 IDLE_ARMED: Final = 32
@@ -121,6 +123,13 @@ class RingLayout:
         """What the writer works on while it waits until a reader releases a slot."""
         at = self.reader_at(reader)
         return Words(at + CURSOR, at + WRITER_BELL, at + WRITER_ARMED, self.at + WRITER_STOP)
+
+    @cached_property
+    def geometry(self) -> tuple[int, int, int, int, int, int, int]:
+        """What `realrun.native.publish` and `take` are told about the ring."""
+        slots_at, lines_at = self.slot_at(1), self.reader_at(0)
+        strides = self.slot_stride, self.slot_bytes, self.n_slots, self.n_readers
+        return self.head_at, lines_at, slots_at, *strides
 
     @cached_property
     def slot_stride(self) -> int:
@@ -260,6 +269,8 @@ class SegmentLayout:
             ("slot_bytes", self.slot_bytes, 1, 1 << 40),
             ("reply_slot_bytes", self.reply_slot_bytes, 0, 1 << 40),
         ):
+            if type(value) is not int:
+                raise TypeError(f"{name} must be a whole number, got {value!r}")
             if not least <= value <= most:
                 raise ValueError(f"{name} must be from {least} to {most:,}, got {value:,}")
         check_arena(self.arena)

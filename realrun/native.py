@@ -4,7 +4,18 @@ import platform
 from typing import Final
 
 try:
-    from realrun._native import RELAX, post, wait, wake
+    from realrun._native import (
+        RELAX,
+        is_plain,
+        load,
+        post,
+        publish,
+        receive,
+        store,
+        take,
+        wait,
+        wake,
+    )
 
     IMPLEMENTATION = "native"
 except ImportError:
@@ -14,9 +25,22 @@ except ImportError:
             "stores to shared memory there; install a C compiler and the Python headers, then "
             "reinstall"
         ) from None
-    from realrun._fallback import RELAX, post, wait, wake
+    from realrun._fallback import (
+        RELAX,
+        is_plain,
+        load,
+        post,
+        publish,
+        receive,
+        store,
+        take,
+        wait,
+        wake,
+    )
 
     IMPLEMENTATION = "python"
+
+BytesLike = bytes | bytearray | memoryview
 
 # How a wait ended.
 SEEN: Final = 0  #: the word moved
@@ -33,7 +57,14 @@ __all__ = [
     "RELAX",
     "SEEN",
     "STOPPED",
+    "BytesLike",
+    "is_plain",
+    "load",
     "post",
+    "publish",
+    "receive",
+    "store",
+    "take",
     "wait",
     "wake",
 ]

@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from realrun.host import prepare_process, run_queue_wait_ns
-from realrun.layout import OWNER_PID_AT, READY, SegmentLayout
+from realrun.layout import OWNER_PID_AT, SegmentLayout
 from realrun.ring import LEAVE, RingReader, RingWriter
 from realrun.segment import Segment, Ticket
 from realrun.waiting import Stopped
@@ -39,7 +39,7 @@ def serve(segment: Segment) -> None:
         payload = notify_ns.to_bytes(8, "little") + stolen_ns.to_bytes(8, "little")
         while time.monotonic_ns() < publish_at_ns:
             pass
-        published_ns = replies.publish(message.call_id, 0, payload)
+        published_ns = replies.publish(message.call_id, 0, [payload])
         replies.notify()
         notify_ns = time.monotonic_ns() - published_ns
         before_ns, queued_ns = queued_ns, run_queue_wait_ns()
@@ -55,7 +55,7 @@ def main() -> None:
     with Segment.attach(Ticket.from_json(sys.argv[1])) as segment:
         if segment.load(OWNER_PID_AT) != os.getppid():
             sys.exit("the calibration died before this process could ask to die with it")
-        segment.store(LAYOUT.ready_at(1) + READY, 1)
+        segment.attend(1)
         try:
             serve(segment)
         except Stopped:

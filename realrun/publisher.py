@@ -6,6 +6,7 @@ release one, unless the output rank in turn waits for a slot of the reply ring; 
 a reply for each step in flight, so it is never full (tests/real/test_back_pressure.py).
 """
 
+from realrun.native import BytesLike
 from realrun.ring import RingFull, RingWriter
 from realrun.waiter import Known, Waiter
 
@@ -26,21 +27,43 @@ class Publisher:
         self.writer = writer
         self.waiter = waiter
 
-    def send(self, call_id: int, flags: int, payload: bytes, known: Known) -> int:
+    def await_slot(self, known: Known, timeout_ns: int | None = None) -> None:
+        """Wait until there is a slot for the next message.
+
+        Raises
+        ------
+        Stopped
+            If the run was stopped meanwhile.
+        TimedOut
+            If there was none in time.
+        """
+        while self.writer.slowest() is not None:
+            self.waiter.wait(0, known, timeout_ns)
+            self.waiter.learn()
+
+    def send(
+        self,
+        call_id: int,
+        flags: int,
+        pieces: list[BytesLike],
+        known: Known,
+        timeout_ns: int | None = None,
+    ) -> int:
         """Publish a message, after waiting for a slot if there is none; returns the stamp.
 
         Raises
         ------
         Stopped
             If the run was stopped meanwhile.
+        TimedOut
+            If there was no slot in time.
         """
         while True:
             # Ask by trying: publish looks for a free slot anyhow, and nearly always finds one.
             try:
-                published_ns = self.writer.publish(call_id, flags, payload)
+                published_ns = self.writer.publish(call_id, flags, pieces)
             except RingFull:
-                self.waiter.wait(0, known)
-                self.waiter.learn()
+                self.await_slot(known, timeout_ns)
             else:
                 self.writer.notify()
                 return published_ns

@@ -11,12 +11,10 @@ from shmsim.message import decode_reply, decode_request, encode_reply, encode_re
 from shmsim.steptime import StepTime
 from shmsim.tape import Tape
 from shmsim.units import US
-from shmsim.wait import SCHEDULER_RECV, WaitCosts, WaitPolicy
+from shmsim.wait import SCHEDULER_RECV, TYPICAL_COSTS, WaitPolicy
 from shmsim.workload import Request, Workload
 
 KNOWN: Final = Known(0, True, 4, 0, 4000)
-# A policy's own CPU does not depend on the costs it is told.
-_PLACEHOLDER_COSTS: Final = WaitCosts(50 * US, 15 * US, 60 * US, 100 * US, 10.0)
 
 
 class Rehearsal:
@@ -48,7 +46,7 @@ class Rehearsal:
             SCHEDULER_RECV,
             self.reply_reader,
             policy,
-            _PLACEHOLDER_COSTS,
+            TYPICAL_COSTS,  # a policy's own CPU does not depend on them
             tape.uniform("calibration", "policy"),
         )
         self.device = EchoDevice(segment, 0, StepTime(300 * US), tape, 100 * US)
@@ -59,13 +57,13 @@ class Rehearsal:
 
     def wait_once(self) -> None:
         """Wait for a reply that is there already, so that there is a wait to learn from."""
-        self.replies.publish(1, 0, self._reply)
+        self.replies.publish(1, 0, [self._reply])
         self.waiter.wait(0, KNOWN)
         self.waiter.rows.clear()
 
     def prepare_scheduler_work(self) -> None:
         """Put a reply into the ring."""
-        self.replies.publish(1, 0, self._reply)
+        self.replies.publish(1, 0, [self._reply])
 
     def scheduler_work(self) -> None:
         """What a scheduler does from one wait to the next."""
@@ -73,10 +71,10 @@ class Rehearsal:
         decode_reply(message.payload)
         self.batcher.complete(self.batch, message.published_ns)
         self.batch = self.batcher.schedule()
-        self.requests.publish(1, 0, encode_request(self.batch))
+        self.requests.publish(1, 0, [encode_request(self.batch)])
         self.requests.notify()
         self.waiter.learn()
-        self.waiter.prepare(0, KNOWN)
+        self.waiter.begin(0, KNOWN)
 
     def finish_scheduler_work(self) -> None:
         """Take the request out of the ring again; have a wait to learn from."""
@@ -85,17 +83,17 @@ class Rehearsal:
 
     def prepare_worker_work(self) -> None:
         """Put a request into the ring."""
-        self.requests.publish(1, 0, self._request)
+        self.requests.publish(1, 0, [self._request])
 
     def worker_work(self) -> None:
         """What a worker does from one wait to the next, the device's time left out."""
         message = self.request_reader.read()
         call = decode_request(message.payload)
         self.device.launch(call, is_warm_up=False)
-        self.replies.publish(1, 0, encode_reply(call))
+        self.replies.publish(1, 0, [encode_reply(call)])
         self.replies.notify()
         self.waiter.learn()
-        self.waiter.prepare(0, KNOWN)
+        self.waiter.begin(0, KNOWN)
 
     def finish_worker_work(self) -> None:
         """Take the reply out of the ring again; have a wait to learn from."""

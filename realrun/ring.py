@@ -2,11 +2,10 @@
 
 import struct
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from realrun.doorbell import Doorbell, Ear
 from realrun.layout import (
-    ARMED,
     CALL_ID,
     CURSOR,
     FLAGS,
@@ -19,9 +18,9 @@ from realrun.layout import (
     WRITER_ARMED,
     RingLayout,
 )
-from realrun.native import post
+from realrun.native import SEEN, BytesLike, post, publish, receive, take
 from realrun.segment import Segment
-from realrun.waiting import RawWait, carry_out, no_rehearsal
+from realrun.waiting import RawWait, carry_on, carry_out, no_rehearsal, until
 
 # Flags of a message.
 PENDING: Final = 1  #: the scheduler has work left after it
@@ -41,12 +40,12 @@ class TornSlot(RuntimeError):  # noqa: N818 - what is wrong, by its name
 
 
 class Message(NamedTuple):
-    """What a reader saw in a slot."""
+    """What a reader got: the bytes of a slot, or what they meant (`realrun.handoff`)."""
 
     call_id: int
     flags: int
     published_ns: int
-    payload: bytes
+    payload: Any
 
 
 class Slot(NamedTuple):
@@ -70,12 +69,12 @@ class RingWriter:
     def __init__(
         self, segment: Segment, ring: RingLayout, doorbell: Doorbell | None = None
     ) -> None:
-        """Continue behind what is published already."""
+        """Continue behind what is published already: the head says what that is."""
         self._segment = segment
         self._memory = segment.memory
         self._ring = ring
         self._doorbell = doorbell or segment.doorbell(ring)
-        self._sequence = segment.load(ring.head_at)
+        self._geometry = ring.geometry
         self._owed = 0  # readers whose flags were taken and who were not rung for
         self.n_notified = 0
         self.n_elided = 0
@@ -88,60 +87,20 @@ class RingWriter:
     @property
     def sequence(self) -> int:
         """How many messages were published."""
-        return self._sequence
+        return self._segment.load(self._ring.head_at)
 
-    def claim(self) -> memoryview:
-        """The payload of the next slot, to write to; `commit` makes it a message.
-
-        Raises
-        ------
-        RingFull
-            If a reader still holds the slot; wait for it with a `SlotWatch`.
-        """
-        ring = self._ring
-        sequence = self._sequence + 1
-        reader = self.slowest()
-        if reader is not None:
-            held = self._segment.load(ring.reader_at(reader) + CURSOR)
-            raise RingFull(
-                f"{ring.name} ring is full: reader {reader} has not released message {held + 1}, "
-                f"which holds the slot of message {sequence}"
-            )
-        at = ring.slot_at(sequence) + PAYLOAD
-        return self._segment.bytes[at : at + ring.slot_bytes]
-
-    def commit(self, call_id: int, flags: int, n_bytes: int) -> int:
-        """Make the first bytes of the claimed slot visible as a message; `notify` must follow.
-
-        Returns
-        -------
-        int
-            When that was.
-        """
-        ring = self._ring
-        sequence = self._sequence + 1
-        at = ring.slot_at(sequence)
-        _HEADER.pack_into(self._memory, at, sequence, call_id, 0, n_bytes, flags)
-        self._sequence = sequence
-        published_ns, armed = post(
-            self._memory,
-            ring.head_at,
-            sequence,
-            at + PUBLISHED_NS,
-            ring.reader_at(0) + ARMED,
-            LINE_BYTES,
-            ring.n_readers,
-        )
-        self._owed |= armed
-        return published_ns
-
-    def publish(self, call_id: int, flags: int, payload: bytes) -> int:
+    def publish(self, call_id: int, flags: int, pieces: list[BytesLike]) -> int:
         """Write a message into the next slot and make it visible; `notify` must follow.
 
+        Parameters
+        ----------
+        pieces
+            Its payload, to be put one behind the other.
+
         Returns
         -------
         int
-            When that was.
+            When it became visible.
 
         Raises
         ------
@@ -150,21 +109,27 @@ class RingWriter:
         ValueError
             If the payload is longer than a slot.
         """
-        n_bytes = len(payload)
-        if n_bytes > self._ring.slot_bytes:
-            raise ValueError(
-                f"a payload of {n_bytes:,} bytes does not fit a slot of "
-                f"{self._ring.slot_bytes:,}; make slots larger, or send it by another route"
+        published_ns, armed = publish(self._memory, self._geometry, call_id, flags, pieces)
+        if not published_ns:
+            held = self._segment.load(self._ring.reader_at(armed) + CURSOR)
+            raise RingFull(
+                f"{self._ring.name} ring is full: reader {armed} has not released message "
+                f"{held + 1}, which holds the slot of message {self.sequence + 1}"
             )
-        self.claim()[:n_bytes] = payload
-        return self.commit(call_id, flags, n_bytes)
+        self._owed |= armed
+        return published_ns
 
     def slowest(self) -> int | None:
         """The reader that still holds the slot which the next message needs; None if it is free."""
-        ring = self._ring
+        ring, sequence = self._ring, self.sequence
         for reader in range(ring.n_readers):
             held = self._segment.load(ring.reader_at(reader) + CURSOR)
-            if self._sequence + 1 - held > ring.n_slots:
+            if held > sequence:
+                raise TornSlot(
+                    f"{ring.name} ring: reader {reader} has released message {held:,} of "
+                    f"{sequence:,}; something else wrote to the segment"
+                )
+            if sequence + 1 - held > ring.n_slots:
                 return reader
         return None
 
@@ -187,21 +152,26 @@ class RingReader:
     def __init__(
         self, segment: Segment, ring: RingLayout, reader: int, doorbell: Doorbell | None = None
     ) -> None:
-        """Start behind the messages this reader has released."""
+        """Continue behind what this reader has released: its cursor says what that is."""
+        if not 0 <= reader < ring.n_readers:
+            raise ValueError(
+                f"the {ring.name} ring has readers 0 to {ring.n_readers - 1}, and none with "
+                f"number {reader}"
+            )
         self._segment = segment
         self._memory = segment.memory
         self._ring = ring
+        self._geometry = ring.geometry
         self._reader = reader
         self._doorbell = doorbell or segment.doorbell(ring)
         self._words = ring.reader_words(reader)
         self._ear: Ear | None = None
         self._line_at = ring.reader_at(reader)
-        self._released = segment.load(self._line_at + CURSOR)
 
     @property
     def released(self) -> int:
         """How many messages this reader has released."""
-        return self._released
+        return self._segment.load(self._line_at + CURSOR)
 
     def wait(
         self,
@@ -213,7 +183,7 @@ class RingReader:
         if self._ear is None:  # by the thread that sleeps: a socket belongs to one
             self._ear = self._doorbell.reader_ear(self._reader)
         return carry_out(
-            self._segment, self._words, self._released, plan, self._ear, rehearse, timeout_ns
+            self._segment, self._words, self.released, plan, self._ear, rehearse, timeout_ns
         )
 
     def look(self) -> Slot:
@@ -224,29 +194,42 @@ class RingReader:
         TornSlot
             If the slot does not hold the message that is next, or says it is longer than the slot.
         """
-        ring = self._ring
-        sequence = self._released + 1
-        at = ring.slot_at(sequence)
-        found, call_id, published_ns, length, flags = _HEADER.unpack_from(self._memory, at)
-        if found != sequence or length > ring.slot_bytes:
-            raise TornSlot(
-                f"{ring.name} ring: the slot at {at} holds message {found:,} of {length:,} bytes, "
-                f"expected message {sequence:,} of at most {ring.slot_bytes:,}; two writers share "
-                "this ring, or something else wrote to the segment"
-            )
+        header = self._header()
+        if header is None:
+            raise self._torn()
+        at, call_id, flags, published_ns, length = header
         payload = self._segment.bytes[at + PAYLOAD : at + PAYLOAD + length]
         return Slot(call_id, flags, published_ns, payload)
 
+    def _header(self) -> tuple[int, int, int, int, int] | None:
+        """Where the slot of the next message is, and its header, if it is one."""
+        sequence = self.released + 1
+        at = self._ring.slot_at(sequence)
+        found, call_id, published_ns, length, flags = _HEADER.unpack_from(self._memory, at)
+        if found != sequence or length > self._ring.slot_bytes:
+            return None
+        return at, call_id, flags, published_ns, length
+
+    def _torn(self) -> TornSlot:
+        sequence = self.released + 1
+        at = self._ring.slot_at(sequence)
+        found, _, _, length, _ = _HEADER.unpack_from(self._memory, at)
+        return TornSlot(
+            f"{self._ring.name} ring: the slot at {at} holds message {found:,} of {length:,} "
+            f"bytes, expected message {sequence:,} of at most "
+            f"{self._ring.slot_bytes:,}; two writers share this ring, or something else wrote to "
+            "the segment"
+        )
+
     def release(self) -> None:
         """Give the slot of the message back to the writer; nothing may look at it any more."""
-        self._released += 1
         # The same protocol as for a message, the other way round: the cursor is what the writer of
         # a full ring watches, and is armed on.
         line_at = self._line_at
         _, armed = post(
             self._memory,
             line_at + CURSOR,
-            self._released,
+            self.released + 1,
             line_at + RELEASED_NS,
             line_at + WRITER_ARMED,
             LINE_BYTES,
@@ -254,6 +237,62 @@ class RingReader:
         )
         if armed:
             self._doorbell.ring_writer(self._reader)
+
+    def receive(
+        self,
+        plan: tuple[int, ...],
+        rehearse: Callable[[], None] = no_rehearsal,
+        timeout_ns: int | None = None,
+    ) -> tuple[int, bytes, Message]:
+        """Wait for the next message, copy it out and release its slot.
+
+        Returns
+        -------
+        tuple
+            When it was seen; how the wait went (`RawWait.of` reads it); the message.
+
+        Raises
+        ------
+        TornSlot
+            See `look`.
+        """
+        most_bytes = self._ring.slot_bytes
+        seen_ns, numbers, taken = self.try_receive(plan, rehearse, timeout_ns, most_bytes)
+        if taken is None:
+            raise self._torn()
+        return seen_ns, numbers, Message(*taken[:4])
+
+    def try_receive(
+        self,
+        plan: tuple[int, ...],
+        rehearse: Callable[[], None],
+        timeout_ns: int | None,
+        most_bytes: int,
+    ) -> tuple[int, bytes, tuple[int, int, int, bytes, int] | None]:
+        """As `receive`, but a message that is torn or longer than some bytes stays where it is.
+
+        The message comes as call id, flags, stamp and payload, and a fifth that says nothing; None
+        if it stays, for `look`.
+        """
+        if self._ear is None:
+            self._ear = self._doorbell.reader_ear(self._reader)
+        if timeout_ns is not None:
+            plan = until(plan, timeout_ns)
+        fd, drain = self._ear
+        memory, ring, reader = self._memory, self._geometry, self._reader
+        over, seen_ns, numbers, taken = receive(
+            memory, self._words, plan, fd, drain is not None, ring, reader, most_bytes
+        )
+        if over != SEEN:
+            raw = carry_on(
+                *(RawWait.of(numbers), self._segment, self._words, self.released, plan, self._ear),
+                *(rehearse, timeout_ns),
+            )
+            seen_ns, numbers = raw.seen_ns, raw.numbers
+            taken = take(memory, ring, reader, most_bytes)
+        if taken is not None and taken[4]:
+            self._doorbell.ring_writer(reader)
+        return seen_ns, numbers, taken
 
     def read(self) -> Message:
         """Copy the next message out and release its slot; it must be visible.
@@ -263,13 +302,20 @@ class RingReader:
         TornSlot
             See `look`.
         """
-        call_id, flags, published_ns, payload = self.look()
-        message = Message(call_id, flags, published_ns, bytes(payload))
-        self.release()
-        return message
+        taken = take(self._memory, self._geometry, self._reader, self._ring.slot_bytes)
+        if taken is None:
+            raise self._torn()
+        if taken[4]:
+            self._doorbell.ring_writer(self._reader)
+        return Message(*taken[:4])
+
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody wants this reader to leave."""
+        return self._segment.load(self._words.stop) != 0
 
     def cancel(self) -> None:
-        """Make this reader's wait, now or the next time, raise `Stopped`; from any thread."""
+        """Make this reader's waits raise `Stopped` once no message is there; from any thread."""
         self._segment.store(self._words.stop, 1)
         self._doorbell.ring_readers(1 << self._reader)
 
@@ -286,35 +332,35 @@ class SlotWatch:
         self._ring = writer.ring
         self._doorbell = doorbell or segment.doorbell(writer.ring)
         self._ear: Ear | None = None
-        self._line_at = self._ring.reader_at(0)
-        self._seen_ns = 0
 
-    def wait(
+    def receive(
         self,
         plan: tuple[int, ...],
         rehearse: Callable[[], None] = no_rehearsal,
         timeout_ns: int | None = None,
-    ) -> RawWait:
-        """Carry out a flat plan until the slowest reader releases a slot."""
+    ) -> tuple[int, bytes, Message]:
+        """Carry out a flat plan until the slowest reader releases a slot.
+
+        Returns
+        -------
+        tuple
+            As of `RingReader.receive`; the message tells when the slot was released.
+        """
         if self._ear is None:
             self._ear = self._doorbell.writer_ear()
         reader = self._writer.slowest() or 0
-        self._line_at = self._ring.reader_at(reader)
         # A slot that came free meanwhile is a cursor that differs from what a full ring has.
         full = self._writer.sequence - self._ring.n_slots
         words = self._ring.writer_words(reader)
         raw = carry_out(self._segment, words, full, plan, self._ear, rehearse, timeout_ns)
-        self._seen_ns = raw.seen_ns
-        return raw
-
-    def read(self) -> Message:
-        """Tell when the slot was released, in the terms of a message."""
+        line_at = self._ring.reader_at(reader)
         # The reader may have released another since: then this one came free before it was seen.
-        released_ns = min(self._segment.load(self._line_at + RELEASED_NS), self._seen_ns)
-        return Message(self._segment.load(self._line_at + CURSOR), 0, released_ns, b"")
+        released_ns = min(self._segment.load(line_at + RELEASED_NS), raw.seen_ns)
+        message = Message(self._segment.load(line_at + CURSOR), 0, released_ns, b"")
+        return raw.seen_ns, raw.numbers, message
 
     def cancel(self) -> None:
-        """Make this wait, now or the next time, raise `Stopped`; from any thread."""
+        """Make these waits raise `Stopped` while there is no slot; from any thread."""
         self._segment.store(self._ring.writer_words(0).stop, 1)
         for reader in range(self._ring.n_readers):
             self._doorbell.ring_writer(reader)

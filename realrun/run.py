@@ -28,7 +28,7 @@ from shmsim.wait import WaitPolicy
 _LOOK_EVERY_S: Final = 0.02
 _START_LIMIT_S: Final = 60.0
 _STALL_LIMIT_S: Final = 30.0  # beyond the longest step and the longest idle period
-_GRACE_S: Final = 0.5  # who is told to stop has nothing left to save
+_GRACE_S: Final = 0.3  # who is told to stop has nothing left to save
 
 #: Called with the number of steps so far.
 Progress = Callable[[int], None]
@@ -48,6 +48,7 @@ def make_spec(
     config: RunConfig, policy: WaitPolicy, profile: MachineProfile, replication: int
 ) -> RunSpec:
     """What the processes of one run are told."""
+    profile.check_doorbell(config.handoff.doorbell)
     costs = profile.wait_costs(config.delay_price)
     return RunSpec(
         config.engine,

@@ -104,7 +104,7 @@ class Scheduler:
         return RunRecords(self._steps, rows, batcher.request_rows(), [process])
 
     def _publish(self, known: Known, call_id: int, flags: int, payload: bytes) -> int:
-        return self._publisher.send(call_id, flags | self._flags, payload, known)
+        return self._publisher.send(call_id, flags | self._flags, [payload], known)
 
     def _serve(self, workload: Workload) -> Batcher:
         """Serve every request of a workload."""

@@ -15,10 +15,12 @@ import mmap
 import os
 import secrets
 import shutil
+import stat
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from multiprocessing import context
+from multiprocessing import context, reduction
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -36,10 +38,13 @@ from realrun.layout import (
     MAGIC,
     MAGIC_AT,
     OWNER_PID_AT,
+    READY,
+    STARTED,
     STOP,
     RingLayout,
     SegmentLayout,
 )
+from realrun.native import load, store
 from shmsim.routing import ArenaPlan, SlotClass
 
 SHM: Final = Path("/dev/shm")
@@ -88,9 +93,14 @@ class Ticket:
 
     def __getstate__(self) -> dict[str, Any]:
         """Have multiprocessing hand the descriptors on, if it is what pickles this."""
-        popen = context.get_spawning_popen()
-        fds = tuple(popen.duplicate_for_child(fd) for fd in self.fds) if popen else self.fds
-        return {**self.__dict__, "fds": fds}
+        if context.get_spawning_popen() is None:
+            return self.__dict__
+        return {**self.__dict__, "fds": tuple(map(reduction.DupFd, self.fds))}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the descriptors that multiprocessing handed on."""
+        fds = tuple(fd if isinstance(fd, int) else fd.detach() for fd in state["fds"])
+        self.__dict__.update(state, fds=fds)
 
 
 class Segment:
@@ -102,6 +112,8 @@ class Segment:
     ----------
     bytes
         All of it.
+    closed
+        Whether this process has let go of it.
     """
 
     def __init__(self, ticket: Ticket, memory: mmap.mmap, owned_fds: tuple[int, ...] = ()) -> None:
@@ -111,11 +123,10 @@ class Segment:
         self.memory = memory
         self._owned_fds = owned_fds
         self._owner_pid = os.getpid() if owned_fds else 0
-        # Words go through this view: one item is one 8-byte move. struct.pack_into is not: it
-        # zeroes its bytes first, and a reader in between sees 0.
         self.bytes = memoryview(memory)
-        self._words = self.bytes.cast("Q")
+        self.closed = False
         self._doorbells: dict[str, Doorbell] = {}
+        self._lock = threading.RLock()  # a signal handler may stop what is being stopped
 
     @classmethod
     def create(
@@ -186,9 +197,11 @@ class Segment:
         PermissionError
             If it belongs to somebody else, or others may open it.
         ValueError
-            If the file is no segment of this layout.
+            If the file is no segment of this layout, or this process did not inherit the doorbells.
         """
         path, layout = ticket.path, ticket.layout
+        for fd in ticket.fds:
+            _check_eventfd(fd)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -218,10 +231,10 @@ class Segment:
 
     def doorbell(self, ring: RingLayout) -> Doorbell:
         """The bells of a ring, as this process uses them."""
-        doorbell = self._doorbells.get(ring.name)
-        if doorbell is None:
-            doorbell = self._doorbells[ring.name] = self._make_doorbell(ring)
-        return doorbell
+        with self._lock:  # two of a ring would bind one socket twice, and one would be deaf
+            if ring.name not in self._doorbells:
+                self._doorbells[ring.name] = self._make_doorbell(ring)
+            return self._doorbells[ring.name]
 
     def _make_doorbell(self, ring: RingLayout) -> Doorbell:
         if self.ticket.doorbell == "futex":
@@ -236,12 +249,28 @@ class Segment:
         return EventfdDoorbell(self.ticket.fds[first : first + ring.n_readers + 1])
 
     def load(self, at: int) -> int:
-        """Read one 8-byte word, whole."""
-        return self._words[at >> 3]
+        """Read one 8-byte word, whole; nothing behind it is read before it."""
+        return load(self.memory, at)
 
     def store(self, at: int, value: int) -> None:
-        """Write one 8-byte word, whole."""
-        self._words[at >> 3] = value
+        """Write one 8-byte word, whole; everything before it is written before it."""
+        store(self.memory, at, value)
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process made it; a fork of that process did not."""
+        return self._owner_pid == os.getpid()
+
+    def attend(self, process: int) -> None:
+        """Say that this process is there: 0 is the scheduler, 1 + r the worker of rank r."""
+        at = self.layout.ready_at(process)
+        self.store(at + STARTED, start_time(os.getpid()))
+        self.store(at + READY, os.getpid())
+
+    def attendance(self) -> list[tuple[int, int]]:
+        """Process id and start time of everybody; 0 and 0 of who is not there yet."""
+        ready = [self.layout.ready_at(process) for process in range(self.layout.n_workers + 1)]
+        return [(self.load(at + READY), self.load(at + STARTED)) for at in ready]
 
     def stop(self) -> None:
         """End every wait of every process, those that begin later too; from any process."""
@@ -249,13 +278,17 @@ class Segment:
         for process in range(layout.n_workers + 1):
             self.store(layout.ready_at(process) + STOP, 1)
         for ring in layout.rings:
-            doorbell = self.doorbell(ring)
             for reader in range(ring.n_readers):
                 self.store(ring.reader_words(reader).stop, 1)
                 self.store(ring.writer_words(reader).stop, 1)
-            doorbell.ring_readers((1 << ring.n_readers) - 1)
-            for reader in range(ring.n_readers):
-                doorbell.ring_writer(reader)
+        for ring in layout.rings:
+            # Once the owner has removed the folder there are no sockets to ring by any more; who
+            # sleeps on one looks at its stop word by itself.
+            with contextlib.suppress(OSError):
+                doorbell = self.doorbell(ring)
+                doorbell.ring_readers((1 << ring.n_readers) - 1)
+                for reader in range(ring.n_readers):
+                    doorbell.ring_writer(reader)
 
     @property
     def stopped(self) -> bool:
@@ -263,7 +296,7 @@ class Segment:
         return self.load(self.layout.ready_at(0) + STOP) != 0
 
     def unlink(self) -> None:
-        """Remove the name; mappings stay valid."""
+        """Remove the name, once all have attached; mappings stay valid, and no kill leaves it."""
         if self.ticket.path:
             Path(self.ticket.path).unlink(missing_ok=True)
 
@@ -271,7 +304,7 @@ class Segment:
         """Unmap; the name stays."""
         for doorbell in self._doorbells.values():
             doorbell.close()
-        self._words.release()
+        self.closed = True
         # A buffer that a caller still holds keeps the mapping alive; it ends with the process.
         with contextlib.suppress(BufferError):
             self.bytes.release()
@@ -284,8 +317,9 @@ class Segment:
 
     def __exit__(self, *_: object) -> None:
         """Unmap, and remove what this process created."""
-        is_owner = self._owner_pid == os.getpid()  # not in a fork of the owner
+        is_owner = self.is_owner
         if is_owner:
+            self.stop()  # nobody who still waits would ever hear of it
             self.unlink()
         self.close()
         if is_owner:
@@ -293,6 +327,18 @@ class Segment:
                 shutil.rmtree(self.ticket.folder, ignore_errors=True)
             for fd in self._owned_fds:
                 os.close(fd)
+
+
+def _check_eventfd(fd: int) -> None:
+    try:
+        kind = str(Path(f"/proc/self/fd/{fd}").readlink())
+    except OSError:
+        kind = "not open"
+    if kind != "anon_inode:[eventfd]":
+        raise ValueError(
+            f"descriptor {fd} of the ticket should be an eventfd, and is {kind} in this process; "
+            "start it with subprocess.Popen(..., pass_fds=ticket.fds) or by multiprocessing"
+        )
 
 
 def owner_prefix() -> str:
@@ -317,9 +363,14 @@ def reap_abandoned() -> list[Path]:
 
 @contextlib.contextmanager
 def _unowned(path: Path) -> Iterator[None]:
-    """Raise OSError if an owner that lives holds its lock."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    """Raise OSError if an owner that lives holds its lock, or if it is nothing of ours."""
+    # Not blocking: anybody may have put a pipe of such a name into the folder for temporary files.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
+        status = os.fstat(fd)
+        is_ours = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+        if status.st_uid != os.geteuid() or not is_ours:
+            raise PermissionError(f"{path} is no file or folder of this user")
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
@@ -329,8 +380,8 @@ def _unowned(path: Path) -> Iterator[None]:
 def start_time(pid: int) -> int:
     """Clock ticks after boot at which a process started; -1 if there is none."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        fields = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return -1
-    # The command name may hold spaces and brackets; fields are counted from its last bracket.
-    return int(stat.rpartition(")")[2].split()[19])
+    # The command name may hold anything; fields are counted from its last bracket.
+    return int(fields.rpartition(b")")[2].split()[19])

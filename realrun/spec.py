@@ -8,6 +8,7 @@ from typing import Any
 
 from realrun.layout import RingLayout, SegmentLayout
 from shmsim.config import DeviceConfig, EngineConfig, HandoffConfig, WorkloadConfig
+from shmsim.message import largest_bytes
 from shmsim.wait import WaitCosts, WaitPolicy
 
 
@@ -45,8 +46,7 @@ class RunSpec:
     @property
     def layout(self) -> SegmentLayout:
         """The segment this run needs."""
-        # A message takes under 64 bytes per sequence, and a slot is made for the largest batch.
-        slot_bytes = self.handoff.slot_bytes or 1024 + 64 * self.engine.max_sequences
+        slot_bytes = self.handoff.slot_bytes or largest_bytes(self.engine.max_sequences)
         return SegmentLayout(self.engine.workers, self.handoff.slots, slot_bytes)
 
     @property

@@ -8,6 +8,8 @@ from rich.table import Table
 
 from realrun.validate import Comparison, Validation
 from shmsim.metrics import Quantiles, Summary
+from shmsim.records import RunRecords
+from shmsim.routing import MIB
 from shmsim.units import MS, US
 
 #: What counts as a hit: TPOT within this share, CPU within this many cores.
@@ -37,6 +39,27 @@ def benchmark_block(summary: Summary) -> str:
         _number("Each worker (cores):", summary.worker_cores, 3),
         "=" * 50,
     ]
+    return "\n".join(lines)
+
+
+def hand_off_block(records: RunRecords, doorbell: str, committed_bytes: int) -> str:
+    """How the messages of a run were handed over, in the shape of the benchmark block."""
+    count = {
+        name: sum(getattr(process, name) for process in records.processes)
+        for name in ("notified", "elided", "spurious", "rescued", "late")
+    }
+    lines = [
+        _rule(f"Hand-off ({doorbell})", "-"),
+        _count("Rang the doorbell:", count["notified"]),
+        _count("Nobody was asleep:", count["elided"]),
+        _count("Woken for nothing:", count["spurious"]),
+        _count("Replies that came too late:", count["late"]),
+        _number("Shared memory committed (MiB):", committed_bytes / MIB),
+    ]
+    if count["rescued"]:
+        lines.append(
+            f"DEFECT: {count['rescued']} wake-ups were lost and found by a recheck; please report"
+        )
     return "\n".join(lines)
 
 

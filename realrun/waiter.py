@@ -2,15 +2,13 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
-from realrun.ring import Message, RingReader, SlotWatch
+from realrun.ring import Message
+from realrun.waiting import RawWait
 from shmsim.records import WaitRow
 from shmsim.tape import Stream
 from shmsim.wait import StageCpu, WaitContext, WaitCosts, WaitOutcome, WaitPolicy
-
-if TYPE_CHECKING:
-    from realrun.waiting import RawWait
 
 
 class Known(NamedTuple):
@@ -27,6 +25,16 @@ def _refuse_to_rehearse() -> None:
     raise RuntimeError("this site has no rehearsal, yet its policy asks for one")
 
 
+class Source(Protocol):
+    """Where something comes: a `RingReader`, or a `SlotWatch`."""
+
+    def receive(
+        self, plan: tuple[int, ...], rehearse: Callable[[], None], timeout_ns: int | None
+    ) -> tuple[int, bytes, Message]:
+        """Carry out a flat plan until something is there, and take it."""
+        ...
+
+
 class Waiter:
     """Waits for messages by policy, learns from each wait, and keeps its record.
 
@@ -36,7 +44,7 @@ class Waiter:
         Name in the records.
     site
         Which wait of the step loop this is.
-    reader
+    source
         Where it waits for messages, or for slots.
     policy
         Start value; each call of a step has a policy of its own from there on.
@@ -46,6 +54,8 @@ class Waiter:
         Random numbers for policies.
     rehearse
         A harmless repeat of the work that follows the wait, for plans that ask for it.
+    records
+        Whether to keep a row of each wait; without, memory does not grow.
 
     Attributes
     ----------
@@ -59,17 +69,22 @@ class Waiter:
         self,
         process: str,
         site: int,
-        reader: RingReader | SlotWatch,
+        source: Source,
         policy: WaitPolicy,
         costs: WaitCosts,
         uniform: Stream,
         rehearse: Callable[[], None] | None = None,
+        *,
+        records: bool = True,
     ) -> None:
         """Start without history."""
-        self._rehearse = rehearse or _refuse_to_rehearse
+        if not hasattr(policy, "plan"):
+            raise TypeError(f"policy must be a policy such as PRESETS['park'], got {policy!r}")
+        self.rehearse = rehearse or _refuse_to_rehearse
+        self._records = records
         self._process = process
         self._site = site
-        self._reader = reader
+        self._source = source
         self._start_policy = policy
         self._costs = costs
         self._uniform = uniform
@@ -83,7 +98,10 @@ class Waiter:
         self._policies = [self._start_policy, self._start_policy]
         self._last_seen_ns = time.monotonic_ns()
         self._n_waits = 0
-        self._finished: tuple[WaitContext, RawWait, Message, int] | None = None
+        self._begun = WaitContext(self._site, 0, 0, False, 0, 0, 0, 0.0, self._costs)
+        self._step = 0
+        self._numbers = b""  # of the wait that nothing was learnt from yet
+        self._published_ns = 0
 
     def wait(self, call: int, known: Known, timeout_ns: int | None = None) -> tuple[Message, int]:
         """Wait for the next message; returns it and when it was seen.
@@ -97,42 +115,50 @@ class Waiter:
         TimedOut
             If nothing came in time.
         """
-        ctx, plan = self.prepare(call, known)
-        raw = self._reader.wait(plan, self._rehearse, timeout_ns)
-        self.n_spurious += raw.spurious
-        self.n_rescued += raw.rescued
-        message = self._reader.read()
-        self._last_seen_ns = raw.seen_ns
-        self._finished = ctx, raw, message, known.step
-        return message, raw.seen_ns
+        plan = self.begin(call, known)
+        seen_ns, numbers, message = self._source.receive(plan, self.rehearse, timeout_ns)
+        self.end(seen_ns, numbers, message.published_ns)
+        return message, seen_ns
 
-    def prepare(self, call: int, known: Known) -> tuple[WaitContext, tuple[int, ...]]:
-        """Context of the wait that starts now, and the policy's plan, flattened."""
+    def begin(self, call: int, known: Known) -> tuple[int, ...]:
+        """Ask the policy how to wait, now: its plan, flattened; `end` follows the wait."""
         index = self._n_waits
         self._n_waits = index + 1
-        ctx = WaitContext(
+        step, pending, n_decode, n_prefill_tokens, n_kv_tokens = known
+        since_seen_ns = time.monotonic_ns() - self._last_seen_ns
+        self._step = step
+        self._begun = ctx = WaitContext(
             self._site,
             call,
-            time.monotonic_ns() - self._last_seen_ns,
-            known.pending,
-            known.n_decode,
-            known.n_prefill_tokens,
-            known.n_kv_tokens,
+            since_seen_ns,
+            pending,
+            n_decode,
+            n_prefill_tokens,
+            n_kv_tokens,
             self._uniform.at(index),
             self._costs,
         )
         first, second, third, fourth = self._policies[call].plan(ctx)
-        return ctx, (*first, *second, *third, *fourth)
+        return (*first, *second, *third, *fourth)
+
+    def end(self, seen_ns: int, numbers: bytes, published_ns: int) -> None:
+        """Remember how the wait went (`RawWait.of` reads it), for `learn`."""
+        self._last_seen_ns = seen_ns
+        self._numbers = numbers
+        self._published_ns = published_ns
 
     def learn(self) -> None:
         """Let the policy learn from the last wait, and record it; off the critical path."""
-        if self._finished is None:
+        if not self._numbers:
             return
-        ctx, raw, message, step = self._finished
-        self._finished = None
+        ctx, published_ns, step = self._begun, self._published_ns, self._step
+        raw = RawWait.of(self._numbers)
+        self._numbers = b""
+        self.n_spurious += raw.spurious
+        self.n_rescued += raw.rescued
         cpu_ns = StageCpu(raw.cpu0_ns, raw.cpu1_ns, raw.cpu2_ns, raw.cpu3_ns)
         outcome = WaitOutcome(
-            message.published_ns - raw.started_ns,
+            published_ns - raw.started_ns,
             raw.seen_ns - raw.started_ns,
             raw.stage,
             cpu_ns,
@@ -141,6 +167,8 @@ class Waiter:
             raw.preempted,
         )
         self._policies[ctx.call] = self._policies[ctx.call].after(ctx, outcome)
+        if not self._records:
+            return
         self.rows.append(
             WaitRow(
                 self._process,
@@ -149,7 +177,7 @@ class Waiter:
                 step,
                 ctx.pending,
                 raw.started_ns,
-                message.published_ns,
+                published_ns,
                 raw.seen_ns,
                 raw.stage,
                 sum(cpu_ns),

@@ -1,8 +1,9 @@
 """Carries out one wait on words of a segment: for whoever has nothing to decide any more."""
 
+import struct
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from realrun.doorbell import Ear
 from realrun.layout import Words
@@ -34,6 +35,19 @@ class RawWait(NamedTuple):
     preempted: int
     spurious: int
     rescued: int
+
+    @classmethod
+    def of(cls, numbers: bytes) -> "RawWait":
+        """What `realrun.native.receive` says, which packs it."""
+        return cls(*_NUMBERS.unpack(numbers))
+
+    @property
+    def numbers(self) -> bytes:
+        """The same, packed."""
+        return _NUMBERS.pack(*self)
+
+
+_NUMBERS: Final = struct.Struct(f"={len(RawWait._fields)}q")
 
 
 def no_rehearsal() -> None:
@@ -74,10 +88,26 @@ def carry_out(
         If the plan ends although its last stage must last for ever.
     """
     if timeout_ns is not None:
-        plan = _until(plan, timeout_ns)
+        plan = until(plan, timeout_ns)
+    fd, drain = ear
+    raw = wait(segment.memory, words, seen, plan, 0, 0, fd, drain is not None)
+    return carry_on(RawWait(*raw), segment, words, seen, plan, ear, rehearse, timeout_ns)
+
+
+def carry_on(
+    begun: RawWait,
+    segment: Segment,
+    words: Words,
+    seen: int,
+    plan: tuple[int, ...],
+    ear: Ear,
+    rehearse: Callable[[], None],
+    timeout_ns: int | None,
+) -> RawWait:
+    """Finish a wait of which `wait` has returned once; parameters as of `carry_out`."""
     fd, drain = ear
     memory = segment.memory
-    raw = RawWait(*wait(memory, words, seen, plan, 0, 0, fd, drain is not None))
+    raw = begun
     while raw.over in (REHEARSING, LISTENING):
         before = raw
         stage = raw.stage
@@ -124,7 +154,7 @@ def _both(before: RawWait, after: RawWait, cpu_ns: int) -> RawWait:
     )
 
 
-def _until(plan: tuple[int, ...], limit_ns: int) -> tuple[int, ...]:
+def until(plan: tuple[int, ...], limit_ns: int) -> tuple[int, ...]:
     """The plan, cut off after a time; a limit that has passed still allows one look."""
     limit_ns = max(limit_ns, 0)
     return tuple(min(n, limit_ns) if i % 3 == 1 else n for i, n in enumerate(plan))

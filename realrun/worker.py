@@ -124,7 +124,7 @@ class Worker:
             if self._two_calls:
                 if self._replies and not self._is_async:
                     reply = encode_second_call(call.step)
-                    self._publisher.send(2 * call.step, 0, reply, known)
+                    self._publisher.send(2 * call.step, 0, [reply], known)
                 waiter.learn()
                 second, _ = waiter.wait(1, known)
                 decode_second_call(second.payload)
@@ -149,7 +149,7 @@ class Worker:
         """Wait for the device and, where it is due, reply."""
         launched_ns, done_ns = self._device.wait(launched)
         if self._replies:
-            self._publisher.send(2 * call.step + 1, 0, encode_reply(call), _known(call))
+            self._publisher.send(2 * call.step + 1, 0, [encode_reply(call)], _known(call))
         if self._is_output:
             self._steps.append(
                 StepRow(

@@ -25,6 +25,7 @@ def carrier_named(name: str):
 def carry_by(name: str, setattr=setattr) -> None:
     """Have rings, waits and doorbells of this process carried by one of both."""
     module = carrier_named(name)
-    setattr(realrun.ring, "post", module.post)
+    for name in ("post", "publish", "receive", "take"):
+        setattr(realrun.ring, name, getattr(module, name))
     setattr(realrun.waiting, "wait", module.wait)
     setattr(realrun.doorbell, "wake", module.wake)

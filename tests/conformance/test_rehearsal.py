@@ -13,14 +13,14 @@ from shmsim.sim.draws import Draws
 from shmsim.sim.waiter import REHEARSED, VirtualWait
 from shmsim.tape import Tape
 from shmsim.units import FOREVER_NS, MS, US
-from shmsim.wait import DOZE, PARK, REHEARSE, SPIN, Stage, WaitPlan, check_plan, park
+from shmsim.wait import ASLEEP, DOZE, PARK, REHEARSE, SPIN, Stage, WaitPlan, check_plan
 from tests.conformance.carriers import CARRIERS, carry_by
 from tests.toy import toy_profile
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(20)]
 
 PLAN = WaitPlan(
-    Stage(DOZE, 20 * MS, 0), Stage(REHEARSE, 20 * MS, 0), Stage(SPIN, FOREVER_NS, 0), park()
+    Stage(DOZE, 20 * MS, 0), Stage(REHEARSE, 20 * MS, 0), Stage(SPIN, FOREVER_NS, 0), ASLEEP
 )
 FLAT = tuple(number for stage in PLAN for number in stage)
 
@@ -36,7 +36,7 @@ def ring(request, monkeypatch):
 def publish_after(writer: RingWriter, delay_ns: int) -> threading.Thread:
     def publish() -> None:
         time.sleep(delay_ns / 1e9)
-        writer.publish(1, 0, b"")
+        writer.publish(1, 0, [b""])
         writer.notify()
 
     thread = threading.Thread(target=publish)
@@ -58,14 +58,14 @@ def test_what_comes_after_the_rehearsal_is_met_by_the_stage_behind_it(ring):
 
 def test_what_comes_before_the_rehearsal_does_without_it(ring):
     writer, reader, _ = ring
-    writer.publish(1, 0, b"")
+    writer.publish(1, 0, [b""])
     raw = reader.wait(FLAT, lambda: pytest.fail("nobody needs it any more"))
     assert raw.stage == 0
 
 
 def test_what_comes_during_the_rehearsal_is_seen_right_behind_it(ring):
     writer, reader, _ = ring
-    raw = reader.wait(FLAT, lambda: writer.publish(1, 0, b""))
+    raw = reader.wait(FLAT, lambda: writer.publish(1, 0, [b""]))
     assert raw.stage == 2
     assert raw.seen_ns >= reader.read().published_ns
 
@@ -77,7 +77,7 @@ def test_the_cpu_of_a_rehearsal_is_booked_to_its_stage(ring):
         end_ns = time.thread_time_ns() + 10 * MS
         while time.thread_time_ns() < end_ns:
             pass
-        writer.publish(1, 0, b"")
+        writer.publish(1, 0, [b""])
 
     raw = reader.wait(FLAT, rehearse)
     assert raw.cpu1_ns >= 10 * MS
@@ -92,7 +92,7 @@ def test_a_stop_during_the_rehearsal_ends_the_wait(ring):
 
 def test_a_rehearsal_without_end_is_no_plan():
     with pytest.raises(ValueError, match="without end"):
-        check_plan(WaitPlan(Stage(REHEARSE, FOREVER_NS, 0), park(), park(), park()))
+        check_plan(WaitPlan(Stage(REHEARSE, FOREVER_NS, 0), ASLEEP, ASLEEP, ASLEEP))
 
 
 def virtual(publish_after_ns: int):
@@ -115,7 +115,7 @@ def test_the_model_rehearses_for_as_long_as_that_takes_and_is_deaf_meanwhile():
 
 def test_the_model_is_armed_once_it_parks_behind_a_rehearsal():
     profile = toy_profile(rehearsal=100 * US, timer_overshoot=0)
-    plan = WaitPlan(Stage(DOZE, MS, 0), Stage(REHEARSE, MS, 0), Stage(PARK, FOREVER_NS, 0), park())
+    plan = WaitPlan(Stage(DOZE, MS, 0), Stage(REHEARSE, MS, 0), Stage(PARK, FOREVER_NS, 0), ASLEEP)
     wait = VirtualWait(plan, Draws(profile, Tape(1), "scheduler"), 0)
     assert not wait.is_armed(MS + 50 * US)
     assert wait.is_armed(MS + 200 * US)

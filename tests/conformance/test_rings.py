@@ -3,8 +3,10 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from zlib import crc32
@@ -61,7 +63,7 @@ def test_whatever_fits_arrives_whole_and_in_order_also_across_the_wrap(
         for burst in data.draw(st.lists(st.integers(1, n_slots), min_size=3, max_size=6)):
             sent = [data.draw(st.binary(max_size=slot_bytes)) for _ in range(burst)]
             for call_id, payload in enumerate(sent):
-                writer.publish(call_id, 2**63 + call_id, payload)
+                writer.publish(call_id, 2**63 + call_id, [payload])
             for reader in readers:
                 got = [receive(reader) for _ in sent]
                 assert [m.payload for m in got] == sent
@@ -74,14 +76,14 @@ def test_a_full_ring_names_the_reader_and_its_message_and_loses_nothing():
     with Segment.create(SegmentLayout(2, n_slots=3, slot_bytes=8)) as segment:
         writer, (quick, slow) = ends(segment)
         for call_id in range(3):
-            writer.publish(call_id, 0, b"")
+            writer.publish(call_id, 0, [b""])
         assert [receive(quick).call_id for _ in range(3)] == [0, 1, 2]
         assert receive(slow).call_id == 0
-        writer.publish(3, 0, b"")
+        writer.publish(3, 0, [b""])
         with pytest.raises(RingFull, match=r"reader 1 has not released message 2\b.*message 5\b"):
-            writer.publish(4, 0, b"")
+            writer.publish(4, 0, [b""])
         assert [receive(slow).call_id for _ in range(3)] == [1, 2, 3]
-        writer.publish(4, 0, b"")
+        writer.publish(4, 0, [b""])
         assert [receive(quick).call_id for _ in range(2)] == [3, 4]
         assert receive(slow).call_id == 4
 
@@ -90,8 +92,8 @@ def test_a_payload_that_fits_no_slot_is_refused_and_the_next_one_still_arrives()
     with Segment.create(SegmentLayout(1, slot_bytes=100)) as segment:
         writer, [reader] = ends(segment)
         with pytest.raises(ValueError, match="101 bytes does not fit a slot of 100"):
-            writer.publish(0, 0, bytes(101))
-        writer.publish(1, 0, bytes(100))
+            writer.publish(0, 0, [bytes(101)])
+        writer.publish(1, 0, [bytes(100)])
         assert receive(reader).call_id == 1
 
 
@@ -105,7 +107,7 @@ def test_what_is_not_published_cannot_be_read():
 def test_a_length_beyond_the_slot_is_an_error_and_no_read_past_it():
     with Segment.create(SegmentLayout(1, slot_bytes=100)) as segment:
         writer, [reader] = ends(segment)
-        writer.publish(0, 0, bytes(100))
+        writer.publish(0, 0, [bytes(100)])
         segment.store(segment.layout.request.slot_at(1) + LENGTH, 101)
         with pytest.raises(TornSlot, match="of 101 bytes, expected message 1 of at most 100"):
             reader.read()
@@ -117,7 +119,7 @@ def test_a_wait_that_was_given_a_time_ends_with_it_however_little_it_was():
         for timeout_ns in (-5, 0, 2 * MS):
             with pytest.raises(TimedOut):
                 reader.wait(PARK_FOR_EVER, timeout_ns=timeout_ns)
-        writer.publish(0, 0, b"")
+        writer.publish(0, 0, [b""])
         reader.wait(PARK_FOR_EVER, timeout_ns=-5)
         assert reader.read().call_id == 0
 
@@ -135,11 +137,11 @@ def test_a_stopped_reader_and_a_plan_that_ends_are_told_apart():
 def test_the_ends_of_a_ring_can_be_opened_again_where_they_were_left():
     with Segment.create(SegmentLayout(1)) as segment:
         writer, [reader] = ends(segment)
-        writer.publish(0, 0, b"")
-        writer.publish(1, 0, b"")
+        writer.publish(0, 0, [b""])
+        writer.publish(1, 0, [b""])
         assert receive(reader).call_id == 0
         writer, [reader] = ends(segment)
-        writer.publish(2, 0, b"")
+        writer.publish(2, 0, [b""])
         assert [receive(reader).call_id for _ in range(2)] == [1, 2]
 
 
@@ -174,7 +176,7 @@ def test_two_processes_that_wait_in_every_way_get_every_message_once_and_in_orde
                 checksum = crc32(payload, checksum)
                 while True:
                     try:
-                        writer.publish(call_id, 0, payload)
+                        writer.publish(call_id, 0, [payload])
                         break
                     except RingFull:
                         assert not any(reader.poll() for reader in readers)
@@ -201,3 +203,33 @@ def test_two_processes_that_wait_in_every_way_get_every_message_once_and_in_orde
         assert len(outcome["kinds"]) == 6
     assert writer.n_notified > 0
     assert writer.n_notified + writer.n_elided == N_MESSAGES
+
+
+def test_a_cursor_ahead_of_the_head_is_an_error_and_no_wait_for_ever():
+    with Segment.create(SegmentLayout(1)) as segment:
+        writer, _ = ends(segment)
+        segment.store(segment.layout.request.reader_at(0) + CURSOR, 7)
+        with pytest.raises(RuntimeError, match="something else wrote to the segment"):
+            writer.publish(0, 0, [])
+        with pytest.raises(TornSlot, match="has released message 7 of 0"):
+            writer.slowest()
+
+
+def test_a_sleeper_on_a_socket_that_is_gone_still_hears_a_stop():
+    with (
+        Segment.create(SegmentLayout(1), "zmq") as segment,
+        Segment.attach(segment.ticket) as other,
+    ):
+        reader = RingReader(other, segment.layout.request, 0)
+        with pytest.raises(TimedOut):
+            reader.wait(PARK_FOR_EVER, timeout_ns=MS)  # which opens its socket
+
+        def stop_without_sockets() -> None:
+            shutil.rmtree(segment.ticket.folder)
+            segment.stop()
+
+        timer = threading.Timer(0.05, stop_without_sockets)
+        timer.start()
+        with pytest.raises(Stopped):
+            reader.wait(PARK_FOR_EVER)
+        timer.join()

@@ -21,10 +21,10 @@ out, back = (layout.request, layout.replies[0])[:: 1 if serves else -1]
 writer, reader = RingWriter(segment, out), RingReader(segment, back, 0)
 for turn in range(int(rounds)):
     if serves:
-        writer.publish(turn, 0, b"")
+        writer.publish(turn, 0, [b""])
         writer.notify()
     reader.wait(SPIN_PLAN)
     assert reader.read().call_id == turn
     if not serves:
-        writer.publish(turn, 0, b"")
+        writer.publish(turn, 0, [b""])
         writer.notify()

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from shmsim.units import FOREVER_NS, US
 from shmsim.wait import (
+    ASLEEP,
     DOZE,
     NAP,
     POLL,
@@ -14,7 +15,6 @@ from shmsim.wait import (
     WaitContext,
     WaitOutcome,
     WaitPlan,
-    park,
 )
 
 
@@ -27,7 +27,7 @@ class EveryKind(NamedTuple):
         """A kind by turns, then park."""
         kind = (SPIN, YIELD, NAP, DOZE, POLL)[self.n_waits % 5]
         first = Stage(kind, 300 * US, 50 * US if kind == POLL else 0)
-        return WaitPlan(first, park(), park(), park())
+        return WaitPlan(first, ASLEEP, ASLEEP, ASLEEP)
 
     def after(self, ctx: WaitContext, outcome: WaitOutcome) -> "EveryKind":
         """Take the next kind."""
@@ -43,7 +43,7 @@ class RaisesInTheWorker(NamedTuple):
         """Fail in a worker that knows of sequences long enough."""
         if ctx.site == WORKER_RECV and ctx.n_kv_tokens > self.on_n_kv_tokens:
             raise LookupError(f"no plan for {ctx.n_kv_tokens} tokens")
-        return WaitPlan(Stage(SPIN, FOREVER_NS, 0), park(), park(), park())
+        return WaitPlan(Stage(SPIN, FOREVER_NS, 0), ASLEEP, ASLEEP, ASLEEP)
 
     def after(self, ctx: WaitContext, outcome: WaitOutcome) -> "RaisesInTheWorker":
         """Learn nothing."""

@@ -65,7 +65,7 @@ def test_a_writer_that_is_faster_than_its_readers_waits_and_loses_nothing(
         for thread in threads:
             thread.start()
         for call_id in range(N_MESSAGES):
-            ends.send(call_id, 0, b"", KNOWN)
+            ends.send(call_id, 0, [b""], KNOWN)
         for thread in threads:
             thread.join()
         assert got == [list(range(N_MESSAGES))] * n_readers
@@ -80,12 +80,12 @@ def test_a_writer_asleep_on_a_full_ring_leaves_when_the_run_is_stopped(doorbell)
     with Segment.create(SegmentLayout(1, n_slots=2), doorbell) as segment:
         ends = publisher(segment, PRESETS["park"])
         for call_id in range(2):
-            ends.send(call_id, 0, b"", KNOWN)
+            ends.send(call_id, 0, [b""], KNOWN)
 
         stop = threading.Timer(0.05, segment.stop)
         stop.start()
         with pytest.raises(Stopped):
-            ends.send(2, 0, b"", KNOWN)
+            ends.send(2, 0, [b""], KNOWN)
         stop.join()
 
 

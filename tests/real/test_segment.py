@@ -151,3 +151,37 @@ def test_geometry_that_cannot_work_is_refused_by_name(geometry, name):
 def test_a_segment_says_who_owns_it():
     with Segment.create(LAYOUT) as segment:
         assert segment.load(OWNER_PID_AT) == os.getpid()
+
+
+def test_a_process_that_did_not_inherit_the_doorbells_is_told_so_when_it_attaches():
+    code = "import sys; from realrun.segment import Segment, Ticket;"
+    code += "Segment.attach(Ticket.from_json(sys.argv[1]))"
+    with Segment.create(LAYOUT, "eventfd") as segment:
+        command = [sys.executable, "-c", code, segment.ticket.to_json()]
+        heard = subprocess.run(command, pass_fds=segment.ticket.fds, check=False)
+        deaf = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert heard.returncode == 0
+    assert "should be an eventfd, and is not open in this process; start it with" in deaf.stderr
+
+
+def test_whoever_still_waits_when_the_owner_leaves_is_told_to_stop():
+    with Segment.create(LAYOUT) as segment:
+        other = Segment.attach(segment.ticket)
+    assert other.stopped
+    other.close()
+
+
+@pytest.mark.parametrize("slot_bytes", ["1MiB", 1e6, True])
+def test_a_size_that_is_no_whole_number_is_refused(slot_bytes):
+    with pytest.raises(TypeError, match="slot_bytes must be a whole number"):
+        SegmentLayout(1, slot_bytes=slot_bytes)
+
+
+def test_a_pipe_that_is_named_like_ours_keeps_nobody_from_starting():
+    path = Path(tempfile.gettempdir()) / "shmsim-999999999-1-x"
+    os.mkfifo(path)
+    try:
+        with Segment.create(LAYOUT):
+            assert path.exists(), "it is nobody's segment, and not ours to remove"
+    finally:
+        path.unlink()
