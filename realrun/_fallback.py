@@ -1,4 +1,4 @@
-"""`post`, `wake` and `wait` without a compiler: the twin of realrun/_native.c, same protocol.
+"""Waits, publishes, takes and rings without a compiler: the twin of realrun/_native.c.
 
 Correct on x86 only: a Python store is one plain 8-byte move, whose order towards later stores x86
 guarantees, and a lock's atomic instruction is the fence between a store and a later load. On other

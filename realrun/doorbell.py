@@ -77,6 +77,11 @@ class Doorbell(Protocol):
         ...
 
 
+def _readers_in(armed: int) -> list[int]:
+    """The numbers of the bits that are set."""
+    return [reader for reader in range(armed.bit_length()) if armed >> reader & 1]
+
+
 class FutexDoorbell:
     """Bell words in the segment."""
 
@@ -117,12 +122,8 @@ class EventfdDoorbell:
 
     def ring_readers(self, armed: int) -> None:
         """Write to the descriptor of each reader whose bit is set."""
-        reader = 0
-        while armed:
-            if armed & 1:
-                os.eventfd_write(self._fds[reader], 1)
-            armed >>= 1
-            reader += 1
+        for reader in _readers_in(armed):
+            os.eventfd_write(self._fds[reader], 1)
 
     def ring_writer(self, reader: int) -> None:
         """Write to the descriptor of the writer."""
@@ -182,12 +183,8 @@ class ZmqDoorbell:
 
     def ring_readers(self, armed: int) -> None:
         """Send to each reader whose bit is set."""
-        reader = 0
-        while armed:
-            if armed & 1:
-                self._ring_for(str(reader))
-            armed >>= 1
-            reader += 1
+        for reader in _readers_in(armed):
+            self._ring_for(str(reader))
 
     def ring_writer(self, reader: int) -> None:
         """Send to the writer."""

@@ -224,9 +224,10 @@ class Sender:
         ctx = RouteContext(n_bytes, is_stream, message_bytes, self._slot_bytes, n_free)
         wanted = self._routes.route(ctx)
         route = settle(wanted, n_bytes <= room, n_free)
-        if route == SOCKET and not self._segment.ticket.folder:
-            route = settle(INLINE, n_bytes <= room, n_free)
-        if route == SOCKET and not self._segment.ticket.folder:
+        if route != SOCKET or self._segment.ticket.folder:
+            return wanted, route
+        route = settle(INLINE, n_bytes <= room, n_free)
+        if route == SOCKET:
             raise ValueError(
                 f"a part of {n_bytes:,} bytes has nowhere to go: {max(room, 0):,} bytes are left "
                 f"of a slot, {n_free} slots of the arena would hold it, and the segment was made "

@@ -27,7 +27,7 @@ GEOMETRY_AT: Final = 16  #: checksum of the layout; who attaches with another on
 ORIGIN_AT: Final = 24  #: monotonic instant from which the run counts its time, ns; by the scheduler
 
 # Offsets within the ready line of a process. The armed flag and the bell of a timed wait that
-# nobody rings (`IDLE_WORDS`) are never touched by another process.
+# nobody rings (`SegmentLayout.idle_words`) are never touched by another process.
 READY: Final = 0  #: its process id once it has attached; by that process, read by all others
 STOP: Final = 8  #: not 0 once this process shall leave; by whoever stops it
 STARTED: Final = 40  #: when it started, in clock ticks after boot; by that process, before READY

@@ -1,4 +1,4 @@
-"""Chooses who carries out `post`, `wake` and `wait`: the C extension, or Python on x86."""
+"""Chooses who waits, publishes, takes and rings: the C extension, or Python on x86."""
 
 import platform
 from typing import Final

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from realrun.doorbell import Doorbell, Ear
+from realrun.doorbell import Ear
 from realrun.layout import (
     CALL_ID,
     CURSOR,
@@ -66,14 +66,12 @@ class RingWriter:
         How often the doorbell was rung, and how often nobody was armed so that it was not.
     """
 
-    def __init__(
-        self, segment: Segment, ring: RingLayout, doorbell: Doorbell | None = None
-    ) -> None:
+    def __init__(self, segment: Segment, ring: RingLayout) -> None:
         """Continue behind what is published already: the head says what that is."""
         self._segment = segment
         self._memory = segment.memory
         self._ring = ring
-        self._doorbell = doorbell or segment.doorbell(ring)
+        self._doorbell = segment.doorbell(ring)
         self._geometry = ring.geometry
         self._owed = 0  # readers whose flags were taken and who were not rung for
         self.n_notified = 0
@@ -149,9 +147,7 @@ class RingWriter:
 class RingReader:
     """One reader of a ring."""
 
-    def __init__(
-        self, segment: Segment, ring: RingLayout, reader: int, doorbell: Doorbell | None = None
-    ) -> None:
+    def __init__(self, segment: Segment, ring: RingLayout, reader: int) -> None:
         """Continue behind what this reader has released: its cursor says what that is."""
         if not 0 <= reader < ring.n_readers:
             raise ValueError(
@@ -163,7 +159,7 @@ class RingReader:
         self._ring = ring
         self._geometry = ring.geometry
         self._reader = reader
-        self._doorbell = doorbell or segment.doorbell(ring)
+        self._doorbell = segment.doorbell(ring)
         self._words = ring.reader_words(reader)
         self._ear: Ear | None = None
         self._line_at = ring.reader_at(reader)
@@ -180,11 +176,13 @@ class RingReader:
         timeout_ns: int | None = None,
     ) -> RawWait:
         """Carry out a flat plan until the next message is visible; see `realrun.waiting`."""
-        if self._ear is None:  # by the thread that sleeps: a socket belongs to one
-            self._ear = self._doorbell.reader_ear(self._reader)
-        return carry_out(
-            self._segment, self._words, self.released, plan, self._ear, rehearse, timeout_ns
-        )
+        ear = self._ear or self._open_ear()
+        return carry_out(self._segment, self._words, self.released, plan, ear, rehearse, timeout_ns)
+
+    def _open_ear(self) -> Ear:
+        """Begin to listen: by the thread that sleeps, since a socket belongs to one."""
+        self._ear = self._doorbell.reader_ear(self._reader)
+        return self._ear
 
     def look(self) -> Slot:
         """The next message where it lies; it must be visible, and `release` must follow.
@@ -194,29 +192,23 @@ class RingReader:
         TornSlot
             If the slot does not hold the message that is next, or says it is longer than the slot.
         """
-        header = self._header()
-        if header is None:
+        at, found, call_id, published_ns, length, flags = self._header()
+        if found != self.released + 1 or length > self._ring.slot_bytes:
             raise self._torn()
-        at, call_id, flags, published_ns, length = header
         payload = self._segment.bytes[at + PAYLOAD : at + PAYLOAD + length]
         return Slot(call_id, flags, published_ns, payload)
 
-    def _header(self) -> tuple[int, int, int, int, int] | None:
-        """Where the slot of the next message is, and its header, if it is one."""
-        sequence = self.released + 1
-        at = self._ring.slot_at(sequence)
+    def _header(self) -> tuple[int, int, int, int, int, int]:
+        """Where the slot of the next message is, and what it holds, whatever that may be."""
+        at = self._ring.slot_at(self.released + 1)
         found, call_id, published_ns, length, flags = _HEADER.unpack_from(self._memory, at)
-        if found != sequence or length > self._ring.slot_bytes:
-            return None
-        return at, call_id, flags, published_ns, length
+        return at, found, call_id, published_ns, length, flags
 
     def _torn(self) -> TornSlot:
-        sequence = self.released + 1
-        at = self._ring.slot_at(sequence)
-        found, _, _, length, _ = _HEADER.unpack_from(self._memory, at)
+        at, found, _, _, length, _ = self._header()
         return TornSlot(
             f"{self._ring.name} ring: the slot at {at} holds message {found:,} of {length:,} "
-            f"bytes, expected message {sequence:,} of at most "
+            f"bytes, expected message {self.released + 1:,} of at most "
             f"{self._ring.slot_bytes:,}; two writers share this ring, or something else wrote to "
             "the segment"
         )
@@ -274,18 +266,17 @@ class RingReader:
         The message comes as call id, flags, stamp and payload, and a fifth that says nothing; None
         if it stays, for `look`.
         """
-        if self._ear is None:
-            self._ear = self._doorbell.reader_ear(self._reader)
+        ear = self._ear or self._open_ear()
         if timeout_ns is not None:
             plan = until(plan, timeout_ns)
-        fd, drain = self._ear
+        fd, drain = ear
         memory, ring, reader = self._memory, self._geometry, self._reader
         over, seen_ns, numbers, taken = receive(
             memory, self._words, plan, fd, drain is not None, ring, reader, most_bytes
         )
         if over != SEEN:
             raw = carry_on(
-                *(RawWait.of(numbers), self._segment, self._words, self.released, plan, self._ear),
+                *(RawWait.of(numbers), self._segment, self._words, self.released, plan, ear),
                 *(rehearse, timeout_ns),
             )
             seen_ns, numbers = raw.seen_ns, raw.numbers
@@ -323,14 +314,12 @@ class RingReader:
 class SlotWatch:
     """Waits as a reader does, but for a slot: the writer of a full ring uses it."""
 
-    def __init__(
-        self, writer: RingWriter, segment: Segment, doorbell: Doorbell | None = None
-    ) -> None:
+    def __init__(self, writer: RingWriter, segment: Segment) -> None:
         """Watch the ring of a writer."""
         self._writer = writer
         self._segment = segment
         self._ring = writer.ring
-        self._doorbell = doorbell or segment.doorbell(writer.ring)
+        self._doorbell = segment.doorbell(writer.ring)
         self._ear: Ear | None = None
 
     def receive(
