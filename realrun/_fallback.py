@@ -1,4 +1,4 @@
-"""Waits, publishes, takes and rings without a compiler: the twin of realrun/_native.c.
+"""Waits, publishes, takes, copies and rings without a compiler: the twin of realrun/_native.c.
 
 Correct on x86 only: a Python store is one plain 8-byte move, whose order towards later stores x86
 guarantees, and a lock's atomic instruction is the fence between a store and a later load. On other
@@ -13,11 +13,12 @@ import os
 import resource
 import select
 import struct
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from shmsim.units import FOREVER_NS, MS, S
+from shmsim.units import FOREVER_NS, MS, US, S
 from shmsim.wait import DOZE, MAX_STAGES, NAP, PARK, POLL, REHEARSE, SPIN, YIELD
 
 if TYPE_CHECKING:
@@ -27,15 +28,16 @@ _SYS_FUTEX: Final = 202  # x86-64, the only processor this module is used on
 _FUTEX_WAKE: Final = 1
 _FUTEX_WAIT_BITSET: Final = 9
 _MATCH_ANY: Final = 0xFFFFFFFF
-_MOST_READERS: Final = 64
 # As in realrun/layout.py, which stands on the module that chooses this one.
 _LINE: Final = 64
 _PAYLOAD: Final = 64
-_PUBLISHED_NS: Final = 16
 _CURSOR: Final = 0
 _ARMED: Final = 8
 _RELEASED_NS: Final = 16
 _WRITER_ARMED: Final = 24
+_BELL: Final = 8
+_WRITER_BELL: Final = 32
+_FD_BYTES: Final = 4
 _HEADER: Final = struct.Struct("<QQQQQ")
 _NUMBERS: Final = struct.Struct("=13q")
 _RINGS_BYTES: Final = 8  # an eventfd is read as one counter
@@ -58,6 +60,7 @@ _DESCHEDULED_NS: Final = 1 * MS
 _CROWDED_FOR_NS: Final = 100 * MS
 _STOP_LOOK_NS: Final = 250 * MS
 _LATE_RING_NS: Final = 1 * MS
+_ANNOUNCED_NS: Final = 100 * US
 _crowded = threading.local()
 
 
@@ -110,35 +113,10 @@ def _take(segment: "mmap", at: int) -> int:
     return value
 
 
-def post(
-    segment: "mmap",
-    head_at: int,
-    sequence: int,
-    stamp_at: int,
-    armed_at: int,
-    armed_stride: int,
-    n_readers: int,
-    /,
-) -> tuple[int, int]:
-    """Stamp and publish a slot, take armed flags; returns ``(published_ns, armed)``, a bit each."""
-    if not 1 <= n_readers <= _MOST_READERS:
-        raise ValueError(f"n_readers must be from 1 to {_MOST_READERS}, got {n_readers}")
-    for at in (head_at, stamp_at, armed_at, armed_at + armed_stride * (n_readers - 1)):
-        _check_word(segment, at)
-    published_ns = time.monotonic_ns()
-    store(segment, stamp_at, published_ns)
-    store(segment, head_at, sequence)
-    _fence()
-    armed = 0
-    for reader in range(n_readers):
-        if _take(segment, armed_at + armed_stride * reader):
-            armed |= 1 << reader
-    return published_ns, armed
-
-
 def publish(
     segment: "mmap",
     ring: tuple[int, ...],
+    bells: bytes | None,
     call_id: int,
     flags: int,
     pieces: "list[bytes | bytearray | memoryview]",
@@ -167,13 +145,62 @@ def publish(
     for piece in pieces:
         segment[end : end + len(piece)] = piece
         end += len(piece)
-    _HEADER.pack_into(segment, at, sequence, call_id, 0, length, flags)
-    stamp_at = at + _PUBLISHED_NS
-    return post(segment, head_at, sequence, stamp_at, lines_at + _ARMED, _LINE, n_readers)
+    published_ns = time.monotonic_ns()
+    _HEADER.pack_into(segment, at, sequence, call_id, published_ns, length, flags)
+    store(segment, head_at, sequence)
+    _fence()
+    return published_ns, announce(segment, ring, bells)
+
+
+def announce(segment: "mmap", ring: tuple[int, ...], bells: bytes | None, /) -> int:
+    """Ring for the readers that are armed; returns a bit for each."""
+    head_at, lines_at, *_, n_readers = ring
+    armed = 0
+    for reader in range(n_readers):
+        if _take(segment, lines_at + _LINE * reader + _ARMED):
+            armed |= 1 << reader
+            _ring_eventfd(bells, reader)
+    if armed and bells == b"":
+        wake(segment, head_at + _BELL)
+    return armed
+
+
+def _ring_eventfd(bells: bytes | None, sleeper: int) -> None:
+    if bells:
+        fd = int.from_bytes(bells[_FD_BYTES * sleeper : _FD_BYTES * (sleeper + 1)], sys.byteorder)
+        os.eventfd_write(fd, 1)
+
+
+def release(segment: "mmap", ring: tuple[int, ...], bells: bytes | None, reader: int, /) -> bool:
+    """Release the slot of the next message, and ring for the writer; see the C function."""
+    line_at = ring[1] + _LINE * reader
+    store(segment, line_at + _RELEASED_NS, time.monotonic_ns())
+    store(segment, line_at + _CURSOR, load(segment, line_at + _CURSOR) + 1)
+    _fence()
+    armed = _take(segment, line_at + _WRITER_ARMED) != 0
+    if armed and bells:
+        _ring_eventfd(bells, ring[-1])
+    elif armed and bells is not None:
+        wake(segment, line_at + _WRITER_BELL)
+    return armed
+
+
+def copy(segment: "mmap", at: int, piece: "bytes | bytearray | memoryview", /) -> None:
+    """Copy bytes into a segment."""
+    if at < 0 or at + len(piece) > len(segment):
+        raise ValueError(
+            f"{len(piece)} bytes at {at} do not lie within a segment of {len(segment)} bytes"
+        )
+    segment[at : at + len(piece)] = piece
 
 
 def take(
-    segment: "mmap", ring: tuple[int, ...], reader: int, most_bytes: int, /
+    segment: "mmap",
+    ring: tuple[int, ...],
+    bells: bytes | None,
+    reader: int,
+    most_bytes: int,
+    /,
 ) -> tuple[int, int, int, bytes, int] | None:
     """Copy a message out and release its slot; see the C function."""
     _, lines_at, slots_at, stride, slot_bytes, n_slots, _ = ring
@@ -184,15 +211,7 @@ def take(
     if found != sequence or length > min(slot_bytes, most_bytes):
         return None
     payload = segment[at + _PAYLOAD : at + _PAYLOAD + length]
-    _, armed = post(
-        segment,
-        line_at + _CURSOR,
-        sequence,
-        line_at + _RELEASED_NS,
-        line_at + _WRITER_ARMED,
-        _LINE,
-        1,
-    )
+    armed = int(release(segment, ring, bells, reader))
     return call_id, flags, published_ns, payload, armed
 
 
@@ -278,6 +297,11 @@ class _Wait:
                 return True
         return False
 
+    def look_on(self, deadline_ns: int) -> None:
+        until_ns = min(time.monotonic_ns() + _ANNOUNCED_NS, deadline_ns)
+        while not self.over() and time.monotonic_ns() < until_ns:
+            pass
+
     def sleep_on_bell(self, deadline_ns: int, period_ns: int) -> bool:
         if self.caller_drains and not 0 < period_ns <= _STOP_LOOK_NS:
             period_ns = _STOP_LOOK_NS  # a socket can be gone by the time of a stop
@@ -305,6 +329,8 @@ class _Wait:
                     os.read(self.fd, _RINGS_BYTES)
             if error == errno.ETIMEDOUT:
                 self.overshoot_ns = time.monotonic_ns() - until_ns
+            if rang:
+                self.look_on(deadline_ns)
             if self.arrived():
                 self.belled = rang
                 is_recheck = error == errno.ETIMEDOUT and until_ns != deadline_ns
@@ -429,6 +455,7 @@ def receive(
     fd: int,
     caller_drains: bool,
     ring: tuple[int, ...],
+    bells: bytes | None,
     reader: int,
     most_bytes: int,
     /,
@@ -438,7 +465,7 @@ def receive(
     waited = wait(segment, words, released, plan, 0, 0, fd, caller_drains)
     taken = None
     if waited[0] == SEEN:
-        taken = take(segment, ring, reader, most_bytes)
+        taken = take(segment, ring, bells, reader, most_bytes)
     return waited[0], waited[2], _NUMBERS.pack(*waited), taken
 
 

@@ -10,13 +10,17 @@ def store(segment: mmap, at: int, value: int, /) -> None: ...
 def publish(
     segment: mmap,
     ring: tuple[int, ...],
+    bells: bytes | None,
     call_id: int,
     flags: int,
     pieces: list[bytes | bytearray | memoryview],
     /,
 ) -> tuple[int, int]: ...
+def announce(segment: mmap, ring: tuple[int, ...], bells: bytes | None, /) -> int: ...
+def release(segment: mmap, ring: tuple[int, ...], bells: bytes | None, reader: int, /) -> bool: ...
+def copy(segment: mmap, at: int, piece: bytes | bytearray | memoryview, /) -> None: ...
 def take(
-    segment: mmap, ring: tuple[int, ...], reader: int, most_bytes: int, /
+    segment: mmap, ring: tuple[int, ...], bells: bytes | None, reader: int, most_bytes: int, /
 ) -> tuple[int, int, int, bytes, int] | None: ...
 def receive(
     segment: mmap,
@@ -25,21 +29,12 @@ def receive(
     fd: int,
     caller_drains: bool,
     ring: tuple[int, ...],
+    bells: bytes | None,
     reader: int,
     most_bytes: int,
     /,
 ) -> tuple[int, int, bytes, tuple[int, int, int, bytes, int] | None]: ...
 def is_plain(pickle: bytes | bytearray | memoryview, /) -> bool: ...
-def post(
-    segment: mmap,
-    head_at: int,
-    sequence: int,
-    stamp_at: int,
-    armed_at: int,
-    armed_stride: int,
-    n_readers: int,
-    /,
-) -> tuple[int, int]: ...
 def wake(segment: mmap, bell_at: int, /) -> int: ...
 def wait(
     segment: mmap,

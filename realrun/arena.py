@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from realrun.native import copy
 from realrun.segment import Segment
 from shmsim.routing import class_for
 
@@ -97,9 +98,7 @@ class ArenaWriter:
         self._segment.store(self._layout.generation_at(slot), self._generations[slot])
         at = self._layout.slots[slot][1]
         for piece in pieces:
-            # By numpy, which lets other threads of the process run meanwhile.
-            target = np.frombuffer(self._segment.memory, np.uint8, len(piece), at)
-            np.copyto(target, np.frombuffer(piece, np.uint8))
+            copy(self._segment.memory, at, piece)
             at += len(piece)
         return slot, self._generations[slot]
 

@@ -139,7 +139,6 @@ def _ring_costs(loop: Rehearsal, n: int) -> Iterator[Measured]:
         for i in range(_WARM_UP + n):
             started_ns = now()
             published_ns = loop.replies.publish(i, 0, [payload])
-            loop.replies.notify()
             notified_ns = now()
             raw = loop.reply_reader.wait(SPIN_PLAN)
             returned_ns = now()

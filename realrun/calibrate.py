@@ -249,7 +249,6 @@ class _Rests:
                     ):
                         self._n_given_up += 1
         self._requests.publish(0, LEAVE, [])
-        self._requests.notify()
         if self._n_given_up > self._n_tried / 2:
             raise RuntimeError(
                 f"{_TOO_BUSY}: in {self._n_given_up} of {self._n_tried} measurements another "
@@ -262,7 +261,6 @@ class _Rests:
         """Let the partner publish after a delay, and wait for it by a plan."""
         self._n += 1
         self._requests.publish(self._n, 0, [delay_ns.to_bytes(8, "little")])
-        self._requests.notify()  # a spinner that lost its core is on the bell
         raw = self._replies.wait(plan, rehearse)
         return raw, self._replies.read()
 

@@ -19,6 +19,7 @@ zmq
 import errno
 import os
 import threading
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -54,7 +55,18 @@ class Ear(NamedTuple):
 
 
 class Doorbell(Protocol):
-    """The bells of one ring, as one process uses them."""
+    """The bells of one ring, as one process uses them.
+
+    Attributes
+    ----------
+    bells
+        How `realrun.native.publish` and `take` ring by themselves; None if they cannot.
+    """
+
+    @property
+    def bells(self) -> bytes | None:
+        """See above."""
+        ...
 
     def ring_readers(self, armed: int) -> None:
         """Wake the readers whose bits are set."""
@@ -84,6 +96,8 @@ def _readers_in(armed: int) -> list[int]:
 
 class FutexDoorbell:
     """Bell words in the segment."""
+
+    bells: Final = b""
 
     def __init__(self, memory: "mmap", ring: RingLayout) -> None:
         """Know both ends of the ring."""
@@ -119,6 +133,7 @@ class EventfdDoorbell:
     def __init__(self, fds: Sequence[int]) -> None:
         """Use descriptors that `make_eventfds` made."""
         self._fds = fds
+        self.bells: Final = array("i", fds).tobytes()
 
     def ring_readers(self, armed: int) -> None:
         """Write to the descriptor of each reader whose bit is set."""
@@ -143,8 +158,16 @@ class EventfdDoorbell:
 
 
 def make_eventfds(ring: RingLayout) -> list[int]:
-    """A descriptor for every sleeper of a ring."""
-    return [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(ring.n_readers + 1)]
+    """A descriptor for every sleeper of a ring; all of them or, with an error, none."""
+    fds: list[int] = []
+    try:
+        while len(fds) <= ring.n_readers:
+            fds.append(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+    except OSError:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return fds
 
 
 class ZmqDoorbell:
@@ -157,6 +180,8 @@ class ZmqDoorbell:
     ring
         Whose bells.
     """
+
+    bells: Final = None
 
     def __init__(self, folder: Path, ring: RingLayout) -> None:
         """Name the sockets."""

@@ -12,6 +12,7 @@ and a slot of the arena stays as it is until the last view of it has died.
 Who may connect, and what is checked: docs/hand-off.md.
 """
 
+import os
 import struct
 import time
 from collections.abc import Callable
@@ -153,6 +154,9 @@ class Sender:
         self._slot_bytes = ring.slot_bytes
         self._small: dict[int, bool] = {}
         self._copies = copies
+        # With a core for everybody only: else who looks on could hold up whom it waits for.
+        self._can_announce = self.writer.can_announce and _n_cores() > ring.n_readers
+        self._announces = self._can_announce  # a message that is made quickly, as the last one was
         self._sockets: PayloadSender | None = None
         self.parts_by_route = [0, 0, 0]
         self.n_fallbacks = 0
@@ -187,6 +191,8 @@ class Sender:
         ValueError
             If it has no room anywhere: too large for the slot, with neither arena nor sockets.
         """
+        if self._announces:
+            self.writer.announce()
         chunks, stream_bytes, buffers = self._encoder.encode(content)
         if not buffers and stream_bytes < self._divert_bytes:  # too small for the arena
             inline = self._small.get(stream_bytes)
@@ -194,12 +200,12 @@ class Sender:
                 inline = self._is_inline(stream_bytes)
             if inline:
                 self.parts_by_route[INLINE] += 1
+                self._announces = self._can_announce
                 try:  # not by way of the publisher: every call costs
-                    published_ns = self.writer.publish(call_id, flags, chunks)
+                    return self.writer.publish(call_id, flags, chunks)
                 except RingFull:
                     return self._publisher.send(call_id, flags, chunks, known, timeout_ns)
-                self.writer.notify()
-                return published_ns
+        self._announces = False
         self._publisher.await_slot(known, timeout_ns)
         pieces: list[list[BytesLike]] = [chunks]
         pieces += [[buffer] for buffer in buffers]
@@ -464,6 +470,12 @@ class Receiver:
         """Close the socket."""
         if self._sockets is not None:
             self._sockets.close()
+
+
+def _n_cores() -> int:
+    """Cores that the processes of a run share; if this one is pinned, the others are elsewhere."""
+    n_usable = len(os.sched_getaffinity(0))
+    return n_usable if n_usable > 1 else os.cpu_count() or 1
 
 
 def _table(payload: memoryview) -> list[_Placed]:

@@ -1,4 +1,4 @@
-"""Chooses who waits, publishes, takes and rings: the C extension, or Python on x86."""
+"""Chooses who waits, publishes, takes, copies and rings: the C extension, or Python on x86."""
 
 import platform
 from typing import Final
@@ -6,11 +6,13 @@ from typing import Final
 try:
     from realrun._native import (
         RELAX,
+        announce,
+        copy,
         is_plain,
         load,
-        post,
         publish,
         receive,
+        release,
         store,
         take,
         wait,
@@ -27,11 +29,13 @@ except ImportError:
         ) from None
     from realrun._fallback import (
         RELAX,
+        announce,
+        copy,
         is_plain,
         load,
-        post,
         publish,
         receive,
+        release,
         store,
         take,
         wait,
@@ -58,11 +62,13 @@ __all__ = [
     "SEEN",
     "STOPPED",
     "BytesLike",
+    "announce",
+    "copy",
     "is_plain",
     "load",
-    "post",
     "publish",
     "receive",
+    "release",
     "store",
     "take",
     "wait",

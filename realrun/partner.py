@@ -40,7 +40,6 @@ def serve(segment: Segment) -> None:
         while time.monotonic_ns() < publish_at_ns:
             pass
         published_ns = replies.publish(message.call_id, 0, [payload])
-        replies.notify()
         notify_ns = time.monotonic_ns() - published_ns
         before_ns, queued_ns = queued_ns, run_queue_wait_ns()
         stolen_ns = queued_ns - before_ns

@@ -61,14 +61,11 @@ class Publisher:
         while True:
             # Ask by trying: publish looks for a free slot anyhow, and nearly always finds one.
             try:
-                published_ns = self.writer.publish(call_id, flags, pieces)
+                return self.writer.publish(call_id, flags, pieces)
             except RingFull:
                 self.await_slot(known, timeout_ns)
-            else:
-                self.writer.notify()
-                return published_ns
 
     def reset(self) -> None:
         """Forget what was counted and recorded."""
-        self.writer.n_notified = self.writer.n_elided = 0
+        self.writer.n_notified = self.writer.n_elided = self.writer.n_announced = 0
         self.waiter.reset()

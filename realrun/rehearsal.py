@@ -72,7 +72,6 @@ class Rehearsal:
         self.batcher.complete(self.batch, message.published_ns)
         self.batch = self.batcher.schedule()
         self.requests.publish(1, 0, [encode_request(self.batch)])
-        self.requests.notify()
         self.waiter.learn()
         self.waiter.begin(0, KNOWN)
 
@@ -91,7 +90,6 @@ class Rehearsal:
         call = decode_request(message.payload)
         self.device.launch(call, is_warm_up=False)
         self.replies.publish(1, 0, [encode_reply(call)])
-        self.replies.notify()
         self.waiter.learn()
         self.waiter.begin(0, KNOWN)
 

@@ -10,15 +10,13 @@ from realrun.layout import (
     CURSOR,
     FLAGS,
     LENGTH,
-    LINE_BYTES,
     PAYLOAD,
     PUBLISHED_NS,
     RELEASED_NS,
     SEQUENCE,
-    WRITER_ARMED,
     RingLayout,
 )
-from realrun.native import SEEN, BytesLike, post, publish, receive, take
+from realrun.native import SEEN, BytesLike, announce, publish, receive, release, take
 from realrun.segment import Segment
 from realrun.waiting import RawWait, carry_on, carry_out, no_rehearsal, until
 
@@ -63,7 +61,9 @@ class RingWriter:
     Attributes
     ----------
     n_notified, n_elided
-        How often the doorbell was rung, and how often nobody was armed so that it was not.
+        How often a message was rung for, and how often nobody was armed so that it was not.
+    n_announced
+        How often somebody was rung for before there was a message.
     """
 
     def __init__(self, segment: Segment, ring: RingLayout) -> None:
@@ -73,9 +73,10 @@ class RingWriter:
         self._ring = ring
         self._doorbell = segment.doorbell(ring)
         self._geometry = ring.geometry
-        self._owed = 0  # readers whose flags were taken and who were not rung for
+        self._bells = self._doorbell.bells
         self.n_notified = 0
         self.n_elided = 0
+        self.n_announced = 0
 
     @property
     def ring(self) -> RingLayout:
@@ -88,7 +89,7 @@ class RingWriter:
         return self._segment.load(self._ring.head_at)
 
     def publish(self, call_id: int, flags: int, pieces: list[BytesLike]) -> int:
-        """Write a message into the next slot and make it visible; `notify` must follow.
+        """Write a message into the next slot, make it visible, and ring for who is armed.
 
         Parameters
         ----------
@@ -107,15 +108,36 @@ class RingWriter:
         ValueError
             If the payload is longer than a slot.
         """
-        published_ns, armed = publish(self._memory, self._geometry, call_id, flags, pieces)
+        published_ns, armed = publish(
+            self._memory, self._geometry, self._bells, call_id, flags, pieces
+        )
         if not published_ns:
             held = self._segment.load(self._ring.reader_at(armed) + CURSOR)
             raise RingFull(
                 f"{self._ring.name} ring is full: reader {armed} has not released message "
                 f"{held + 1}, which holds the slot of message {self.sequence + 1}"
             )
-        self._owed |= armed
+        if armed:
+            self.n_notified += 1
+            if self._bells is None:
+                self._doorbell.ring_readers(armed)
+        else:
+            self.n_elided += 1
         return published_ns
+
+    @property
+    def can_announce(self) -> bool:
+        """Whether a reader that was rung for nothing looks on for a while."""
+        return self._bells is not None
+
+    def announce(self) -> None:
+        """Wake the readers now, for a message that is about to be made.
+
+        Waking up and making it then take place at the same time. A message that takes longer than
+        about 100 us to make should not be announced: readers go back to sleep.
+        """
+        if announce(self._memory, self._geometry, self._bells):
+            self.n_announced += 1
 
     def slowest(self) -> int | None:
         """The reader that still holds the slot which the next message needs; None if it is free."""
@@ -130,18 +152,6 @@ class RingWriter:
             if sequence + 1 - held > ring.n_slots:
                 return reader
         return None
-
-    def notify(self) -> None:
-        """Ring for the readers that were armed; whoever publishes must always call it.
-
-        If something raises in between, the next call makes up for it.
-        """
-        if self._owed:
-            self._doorbell.ring_readers(self._owed)
-            self._owed = 0
-            self.n_notified += 1
-        else:
-            self.n_elided += 1
 
 
 class RingReader:
@@ -160,6 +170,7 @@ class RingReader:
         self._geometry = ring.geometry
         self._reader = reader
         self._doorbell = segment.doorbell(ring)
+        self._bells = self._doorbell.bells
         self._words = ring.reader_words(reader)
         self._ear: Ear | None = None
         self._line_at = ring.reader_at(reader)
@@ -215,19 +226,12 @@ class RingReader:
 
     def release(self) -> None:
         """Give the slot of the message back to the writer; nothing may look at it any more."""
-        # The same protocol as for a message, the other way round: the cursor is what the writer of
-        # a full ring watches, and is armed on.
-        line_at = self._line_at
-        _, armed = post(
-            self._memory,
-            line_at + CURSOR,
-            self.released + 1,
-            line_at + RELEASED_NS,
-            line_at + WRITER_ARMED,
-            LINE_BYTES,
-            1,
-        )
-        if armed:
+        if release(self._memory, self._geometry, self._bells, self._reader):
+            self._ring_writer()
+
+    def _ring_writer(self) -> None:
+        """Ring for the writer, which was armed, if that was not done yet."""
+        if self._bells is None:
             self._doorbell.ring_writer(self._reader)
 
     def receive(
@@ -270,9 +274,9 @@ class RingReader:
         if timeout_ns is not None:
             plan = until(plan, timeout_ns)
         fd, drain = ear
-        memory, ring, reader = self._memory, self._geometry, self._reader
+        memory, ring, bells, reader = self._memory, self._geometry, self._bells, self._reader
         over, seen_ns, numbers, taken = receive(
-            memory, self._words, plan, fd, drain is not None, ring, reader, most_bytes
+            memory, self._words, plan, fd, drain is not None, ring, bells, reader, most_bytes
         )
         if over != SEEN:
             raw = carry_on(
@@ -280,9 +284,9 @@ class RingReader:
                 *(rehearse, timeout_ns),
             )
             seen_ns, numbers = raw.seen_ns, raw.numbers
-            taken = take(memory, ring, reader, most_bytes)
+            taken = take(memory, ring, bells, reader, most_bytes)
         if taken is not None and taken[4]:
-            self._doorbell.ring_writer(reader)
+            self._ring_writer()
         return seen_ns, numbers, taken
 
     def read(self) -> Message:
@@ -293,11 +297,12 @@ class RingReader:
         TornSlot
             See `look`.
         """
-        taken = take(self._memory, self._geometry, self._reader, self._ring.slot_bytes)
+        memory, ring, bells, reader = self._memory, self._geometry, self._bells, self._reader
+        taken = take(memory, ring, bells, reader, self._ring.slot_bytes)
         if taken is None:
             raise self._torn()
         if taken[4]:
-            self._doorbell.ring_writer(self._reader)
+            self._ring_writer()
         return Message(*taken[:4])
 
     @property

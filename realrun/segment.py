@@ -5,7 +5,8 @@ its user may open. Its owner unlinks it as soon as every worker has attached, so
 of the whole group leaves nothing; what a kill before that leaves, and the temporary folder of a
 killed launcher, the next start reaps. It tells a dead owner by process id and start time, and by
 a lock that only the owner holds: a process of another container may share the folder but not the
-numbers.
+numbers. What was just made has no lock for a moment, so its owner looks again once it has one, and
+makes another if somebody reaped the first.
 """
 
 import contextlib
@@ -49,6 +50,10 @@ from shmsim.routing import ArenaPlan, SlotClass
 
 SHM: Final = Path("/dev/shm")
 _PREFIX: Final = "shmsim-"
+#: Descriptors that libzmq opens at most: once, and for each sleeper that is rung for, both ends of
+#: the connection included. Where it gets none it may abort the process.
+_ZMQ_FDS: Final = 8
+_ZMQ_SLEEPER_FDS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -150,24 +155,21 @@ class Segment:
             raise ValueError(f"doorbell must be one of {', '.join(KINDS)}, got {doorbell!r}")
         reap_abandoned()
         check_budget(layout, SHM)
-        path = SHM / f"{owner_prefix()}{secrets.token_hex(8)}"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fds = [fd]
+        path, fd = _make_file()
+        fds, folder = [fd], ""
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
             # Pages of tmpfs appear on first touch; without this a full /dev/shm kills the toucher.
             os.posix_fallocate(fd, 0, layout.size)
             memory = mmap.mmap(fd, layout.size)
             bells = []
             if doorbell == "eventfd":
                 for ring in layout.rings:
-                    bells += make_eventfds(ring)
-                fds += bells
-            folder = ""
+                    made = make_eventfds(ring)
+                    bells += made
+                    fds += made
             if doorbell == "zmq" or with_folder:
-                folder = tempfile.mkdtemp(prefix=owner_prefix())
-                fds.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-                fcntl.flock(fds[-1], fcntl.LOCK_EX)
+                folder, fd = _make_folder()
+                fds.append(fd)
         except OSError:
             path.unlink()
             for open_fd in fds:
@@ -282,9 +284,11 @@ class Segment:
                 self.store(ring.reader_words(reader).stop, 1)
                 self.store(ring.writer_words(reader).stop, 1)
         for ring in layout.rings:
-            # Once the owner has removed the folder there are no sockets to ring by any more; who
-            # sleeps on one looks at its stop word by itself.
+            # Once the owner has removed the folder there are no sockets to ring by any more, and
+            # without descriptors none can be made; who sleeps on one looks at its stop word itself.
             with contextlib.suppress(OSError):
+                if self.ticket.doorbell == "zmq":
+                    _check_room(_ZMQ_FDS + _ZMQ_SLEEPER_FDS * (ring.n_readers + 1))
                 doorbell = self.doorbell(ring)
                 doorbell.ring_readers((1 << ring.n_readers) - 1)
                 for reader in range(ring.n_readers):
@@ -323,10 +327,58 @@ class Segment:
             self.unlink()
         self.close()
         if is_owner:
+            # Removing takes descriptors, so those come first that need not outlast the folder; the
+            # last one is its lock, if there is one.
+            *others, last = self._owned_fds
+            for fd in others:
+                os.close(fd)
             if self.ticket.folder:
                 shutil.rmtree(self.ticket.folder, ignore_errors=True)
-            for fd in self._owned_fds:
-                os.close(fd)
+            os.close(last)
+
+
+def _check_room(n: int) -> None:
+    """Raise OSError if this process cannot open so many descriptors."""
+    with contextlib.ExitStack() as opened:
+        for _ in range(n):
+            opened.callback(os.close, os.eventfd(0, os.EFD_CLOEXEC))
+
+
+def _make_file() -> tuple[Path, int]:
+    """An empty file in /dev/shm, and the descriptor that holds its lock."""
+    while True:
+        path = SHM / f"{owner_prefix()}{secrets.token_hex(8)}"
+        fd = _claim(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        if fd is not None:
+            return path, fd
+
+
+def _make_folder() -> tuple[str, int]:
+    """An empty folder for temporary files, and the descriptor that holds its lock."""
+    while True:
+        folder = tempfile.mkdtemp(prefix=owner_prefix())
+        try:
+            fd = _claim(Path(folder), os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            Path(folder).rmdir()
+            raise
+        if fd is not None:
+            return folder, fd
+
+
+def _claim(path: Path, flags: int) -> int | None:
+    """Open and lock what is new; None if somebody who takes its owner for dead has reaped it."""
+    try:
+        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    # Who reaps holds the lock: it came before this one, or finds this one and leaves the path.
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(path.lstat(), os.fstat(fd)):
+            return fd
+    os.close(fd)
+    return None
 
 
 def _check_eventfd(fd: int) -> None:
@@ -354,8 +406,10 @@ def reap_abandoned() -> list[Path]:
             pid, started, _ = path.name.removeprefix(_PREFIX).split("-", 2)
             if not (pid.isdecimal() and started.isdecimal()):
                 continue
-            if start_time(int(pid)) != int(started):
-                with contextlib.suppress(OSError), _unowned(path):
+            with contextlib.suppress(OSError):
+                if start_time(int(pid)) == int(started):
+                    continue
+                with _unowned(path):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
                     reaped.append(path)
     return reaped
@@ -378,10 +432,16 @@ def _unowned(path: Path) -> Iterator[None]:
 
 
 def start_time(pid: int) -> int:
-    """Clock ticks after boot at which a process started; -1 if there is none."""
+    """Clock ticks after boot at which a process started; -1 if there is none.
+
+    Raises
+    ------
+    OSError
+        If that cannot be told, as when this process has no descriptor left: nobody is dead then.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return -1
     # The command name may hold anything; fields are counted from its last bracket.
     return int(fields.rpartition(b")")[2].split()[19])

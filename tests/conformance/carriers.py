@@ -13,7 +13,7 @@ CARRIERS = ["native", "fallback"]
 
 
 def carrier_named(name: str):
-    """A module with `post`, `wake` and `wait`; skips where this box cannot have it."""
+    """A module with `publish`, `wake` and `wait`; skips where this box cannot have it."""
     if name == "fallback" and platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("the fallback is for x86 only: nothing in it orders stores elsewhere")
     try:
@@ -25,7 +25,7 @@ def carrier_named(name: str):
 def carry_by(name: str, setattr=setattr) -> None:
     """Have rings, waits and doorbells of this process carried by one of both."""
     module = carrier_named(name)
-    for name in ("post", "publish", "receive", "take"):
+    for name in ("announce", "publish", "receive", "release", "take"):
         setattr(realrun.ring, name, getattr(module, name))
     setattr(realrun.waiting, "wait", module.wait)
     setattr(realrun.doorbell, "wake", module.wake)

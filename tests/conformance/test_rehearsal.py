@@ -37,7 +37,6 @@ def publish_after(writer: RingWriter, delay_ns: int) -> threading.Thread:
     def publish() -> None:
         time.sleep(delay_ns / 1e9)
         writer.publish(1, 0, [b""])
-        writer.notify()
 
     thread = threading.Thread(target=publish)
     thread.start()

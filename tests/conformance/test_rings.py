@@ -181,7 +181,6 @@ def test_two_processes_that_wait_in_every_way_get_every_message_once_and_in_orde
                     except RingFull:
                         assert not any(reader.poll() for reader in readers)
                         time.sleep(20e-6)
-                writer.notify()
                 # With the next message a reader would wake after all. So every now and then there
                 # is none until everybody has read this one.
                 awaits_all = rng.random() < 0.3

@@ -35,6 +35,7 @@ class Guards(NamedTuple):
     #: When the sleeper empties an eventfd or a socket; "once": it takes one ping, when woken.
     drains: Literal["unarmed", "armed", "woken", "once", "never"] = "woken"
     collects: bool = False  #: whether a sleeper that leaves awake waits for a ping on its way
+    announces: bool = False  #: whether a writer also rings before it makes a message
     n_pings: int | None = None  #: what the queue of a socket may hold
 
 

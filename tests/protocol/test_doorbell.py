@@ -57,6 +57,16 @@ def test_no_interleaving_loses_a_wakeup(how, n_messages, n_readers):
     assert not lost_wakeups(how, n_messages, n_readers)
 
 
+@pytest.mark.parametrize(("n_messages", "n_readers"), [(3, 1), (2, 2)])
+@pytest.mark.parametrize("how", [ALL, EVENTFD], ids=lambda how: how.bell)
+def test_a_ring_before_each_message_does_not_stand_in_for_the_one_behind_it(
+    how, n_messages, n_readers
+):
+    announcing = how._replace(announces=True)
+    assert not lost_wakeups(announcing, n_messages, n_readers)
+    assert lost_wakeups(announcing._replace(writer_fences=False))
+
+
 @pytest.mark.parametrize(("n_messages", "n_readers"), [(0, 1), (3, 1), (1, 2)])
 @pytest.mark.parametrize("how", [ALL, EVENTFD], ids=lambda how: how.bell)
 def test_a_single_stop_is_never_lost(how, n_messages, n_readers):

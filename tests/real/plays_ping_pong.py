@@ -22,9 +22,7 @@ writer, reader = RingWriter(segment, out), RingReader(segment, back, 0)
 for turn in range(int(rounds)):
     if serves:
         writer.publish(turn, 0, [b""])
-        writer.notify()
     reader.wait(SPIN_PLAN)
     assert reader.read().call_id == turn
     if not serves:
         writer.publish(turn, 0, [b""])
-        writer.notify()

@@ -1,15 +1,16 @@
 """Whoever dies at whatever work, all others say who it was, and what they were at."""
 
+import contextlib
 import errno
 import json
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +23,14 @@ from realrun.peers import PeerDied, Watchdog
 from realrun.ring import RingFull, RingReader, RingWriter, SlotWatch
 from realrun.segment import Segment, start_time
 from realrun.sockets import PayloadSender
-from realrun.waiting import Stopped
+from realrun.waiting import Stopped, TimedOut
 from shmsim.policies import Park
 from shmsim.routing import ROUTE_PRESETS
 from shmsim.units import FOREVER_NS, MS, US
 from shmsim.wait import DOZE, PARK, POLL, SPIN, WaitCosts
 from tests.real.conftest import eventually
 from tests.real.runs import ROOT
+from tests.real.scarce import LIMIT, exhaust, fork, let_go, n_open, set_limit, succeeds
 
 pytestmark = [
     pytest.mark.real,
@@ -41,20 +43,6 @@ LIMIT_S = 1.0
 COSTS = WaitCosts(50 * US, 15 * US, 60 * US, 100 * US, 10.0)
 PARK_FOR_EVER = (PARK, FOREVER_NS, 0) * 4
 NAMES = ["the scheduler", "worker 0", "worker 1"]
-
-
-def fork(work, *args) -> int:
-    """A child that does this and ends, whatever comes of it."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        work(*args)
-        os._exit(0)
-    except BaseException:  # noqa: BLE001 - whatever it is, it must not go on as its parent
-        traceback.print_exc()
-    finally:
-        os._exit(1)
 
 
 def end(*pids: int) -> None:
@@ -388,27 +376,150 @@ def test_a_kernel_that_cannot_watch_is_named_at_once(segment, monkeypatch, code)
         Watchdog(segment, 0)
 
 
+# Descriptors: each process may have a limited number of them.
+
+NAMES_THE_LIMIT = re.escape("no file descriptor is left to watch processes with: 2 take 5, and")
+N_TAKEN = 5
+
+
+def needs(segment: Segment, n_left: int) -> None:
+    before = n_open()
+    held = exhaust(n_left)
+    if n_left < N_TAKEN:
+        says = NAMES_THE_LIMIT + f" this one may have {LIMIT} in all; raise `ulimit -n`"
+        with pytest.raises(OSError, match=says), Watchdog(segment, 1):
+            pass
+        assert not segment.attendance()[1][0], "who cannot watch does not take part"
+    else:
+        with Watchdog(segment, 1):
+            assert segment.attendance()[1][0] == os.getpid()
+    let_go(held)
+    assert n_open() == before
+
+
+@pytest.mark.parametrize("n_left", range(N_TAKEN + 2))
+def test_watching_begins_or_says_how_many_descriptors_it_takes(segment, n_left):
+    succeeds(needs, segment, n_left)
+
+
+def asks_without(segment: Segment, dead: int) -> None:
+    late = Watchdog(segment, 0)
+    held = exhaust()
+    with pytest.raises(OSError, match=NAMES_THE_LIMIT), late.explains("nothing"):
+        raise Stopped
+    let_go(held)
+    with pytest.raises(PeerDied, match=f"pid {dead}"), late.explains("nothing"):
+        raise Stopped
+
+
+def test_who_has_no_descriptor_to_ask_with_takes_nobody_for_dead(segment):
+    pid = fork(attends, segment)
+    await_worker(segment)
+    end(pid)
+    succeeds(asks_without, segment, pid)
+
+
+def watches_without(segment: Segment, pipe: int, limit: int | None) -> None:
+    with Segment.attach(segment.ticket) as mine, Watchdog(mine, 0) as watchdog:
+        reader = RingReader(mine, mine.layout.replies[0], 0)
+        with contextlib.suppress(TimedOut):
+            reader.wait(PARK_FOR_EVER, timeout_ns=1 * MS)  # what it sleeps on is open then
+        held = exhaust()
+        if limit is not None:  # which poll, but not epoll, applies to what is open already
+            set_limit(limit)
+        os.write(pipe, b"ready\n")
+        try:
+            with watchdog.explains("call 3"):
+                reader.wait(PARK_FOR_EVER)
+        except (PeerDied, OSError) as error:
+            let_go(held)
+            os.write(pipe, f"{error}\n".encode())
+
+
+@pytest.mark.parametrize(
+    ("doorbell", "limit"),
+    # To listen to anything but a futex takes poll, which such a limit forbids; libzmq then aborts.
+    [*((kind, None) for kind in KINDS), ("futex", 0)],
+)
+@pytest.mark.parametrize("attaches", ["before", "after"])
+def test_who_watches_notices_deaths_without_any_descriptor_left(doorbell, attaches, limit):
+    here, there = os.pipe()
+    with Segment.create(SegmentLayout(1), doorbell) as segment, os.fdopen(here) as said:
+        worker = fork(attends, segment) if attaches == "before" else 0
+        if worker:
+            await_worker(segment)
+        watcher = fork(watches_without, segment, there, limit)
+        os.close(there)
+        try:
+            assert said.readline() == "ready\n"
+            worker = worker or fork(attends, segment)
+            await_worker(segment)
+            if attaches == "after" and limit == 0:  # what is set aside is of no use either
+                assert "take 5, and this one may have 0 in all" in said.readline()
+                return
+            time.sleep(0.15)  # watched by then, whenever it came
+            assert not segment.stopped
+            os.kill(worker, signal.SIGKILL)
+            killed_s = time.monotonic()
+            assert said.readline() == f"worker 0 (pid {worker}) ended; in flight: call 3\n"
+            assert time.monotonic() - killed_s < LIMIT_S
+        finally:
+            end(*filter(None, (worker, watcher)))
+
+
+def test_who_cannot_be_watched_at_once_is_watched_as_soon_as_there_is_a_descriptor(
+    segment, monkeypatch
+):
+    def refuse(pid: int) -> int:
+        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    with Watchdog(segment, 0) as watchdog:
+        with monkeypatch.context() as another_was_quicker:
+            another_was_quicker.setattr(os, "pidfd_open", refuse)
+            pid = fork(attends, segment)
+            with pytest.raises(OSError, match=r"the whole machine has none; raise .* fs\.file-max"):
+                watchdog.await_all(5.0)
+            assert not segment.stopped
+        end(pid)
+        with pytest.raises(PeerDied, match=f"pid {pid}"), watchdog.explains("nothing"):
+            wait_for_ever(segment)
+
+
 # The programs that show the same at length.
 
 SHORT = """
+from collections import Counter
 import kills, soak
+full = list(soak.cells(soak.FULL))
+assert sum(cell.hand_offs for cell in full) == 10_000_000
+around = Counter()
+for cell in full:
+    if cell.awaited == 1.0:
+        around[cell.doorbell, cell.window_ns] += cell.hand_offs
+assert len(around) == 15 and min(around.values()) >= 100_000, around
 for claims, record in (soak.soak(soak.TINY), kills.kills(12)):
     print(record)
     assert all(claim.holds for claim in claims), claims
 """
 BROKEN = """
 import kills, soak
+import realrun.ring
+from realrun.layout import BELL
+from realrun.native import publish, wake
 from realrun.peers import Watchdog
-from realrun.ring import RingWriter
 
-notify = RingWriter.notify
+n_rung = 0
 
-def drop_one(self):
-    if self.n_notified == 5:
-        self._owed, self.n_notified = 0, 6
-    notify(self)
+def drop_one(memory, ring, bells, *message):
+    global n_rung
+    published_ns, armed = publish(memory, ring, None, *message)
+    if published_ns and armed:
+        n_rung += 1
+        if n_rung != 5:
+            wake(memory, ring[0] + BELL)
+    return published_ns, armed
 
-RingWriter.notify = drop_one
+realrun.ring.publish = drop_one
 row = soak.run_cell(soak.Cell("futex", 0, 1, 50, (100_000, 200_000), 1, 1.0), 1)
 assert (row["lost"], row["finished"]) == (1, True), row
 

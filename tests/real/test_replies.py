@@ -42,7 +42,6 @@ def replies_of(n_workers):
 
 def reply(worker, call_id):
     worker.publish(call_id, 0, [str(call_id).encode()])
-    worker.notify()
 
 
 def test_the_reply_to_a_call_that_was_given_up_is_dropped_and_counted_once():

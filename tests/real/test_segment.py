@@ -1,20 +1,33 @@
 """Shared memory: reserved as a whole, private, and never left behind."""
 
+import errno
+import fcntl
+import itertools
 import os
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+import time
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
+import realrun.segment as segment_module
+from realrun.doorbell import KINDS
 from realrun.layout import MAGIC_AT, OWNER_PID_AT, SegmentLayout
-from realrun.segment import SHM, Segment, Ticket, owner_prefix, reap_abandoned
+from realrun.segment import SHM, Segment, Ticket, owner_prefix, reap_abandoned, start_time
 from tests.real.conftest import left_behind
+from tests.real.runs import ROOT
+from tests.real.scarce import exhaust, let_go, succeeds
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(20)]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(20),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
 
 LAYOUT = SegmentLayout(2)
 
@@ -185,3 +198,153 @@ def test_a_pipe_that_is_named_like_ours_keeps_nobody_from_starting():
             assert path.exists(), "it is nobody's segment, and not ours to remove"
     finally:
         path.unlink()
+
+
+# Whoever takes a living owner for dead, as another container that shares the folder may.
+
+
+def is_whole(segment: Segment) -> bool:
+    """Whether it can be attached to by its name, and has its folder."""
+    Segment.attach(segment.ticket).close()
+    return Path(segment.ticket.folder).is_dir()
+
+
+def test_reaping_before_any_line_of_the_creation_leaves_a_whole_segment(monkeypatch):
+    reaped, left = [], 0
+    real, looks_dead = segment_module.start_time, False
+    monkeypatch.setattr(segment_module, "start_time", lambda pid: real(pid) + looks_dead)
+
+    def trace(frame, event, _):
+        nonlocal left, looks_dead
+        if frame.f_code.co_filename != segment_module.__file__:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                looks_dead = True
+                reaped.extend(reap_abandoned())
+                looks_dead = False
+        return trace
+
+    for line in itertools.count(1):
+        left = line
+        sys.settrace(trace)
+        try:
+            segment = Segment.create(LAYOUT, with_folder=True)
+        finally:
+            sys.settrace(None)
+        with segment:
+            assert is_whole(segment), f"reaped {reaped[-1:]} before line {line}"
+        if left > 0:
+            break
+    assert {path.parent for path in reaped} == {SHM, Path(tempfile.gettempdir())}
+
+
+REAPS = """
+import sys
+from realrun import segment
+
+owner, shift, real = int(sys.argv[1]), int(sys.argv[2]), segment.start_time
+segment.start_time = lambda pid: real(pid) + shift * (pid == owner)
+print(segment.start_time(owner), flush=True)
+while True:
+    segment.reap_abandoned()
+"""
+
+
+@contextmanager
+def reaper(*command: str, shift: int = 0):
+    """A process that reaps all the time, and takes this one for dead."""
+    code = [sys.executable, "-c", REAPS, str(os.getpid()), str(shift)]
+    with subprocess.Popen([*command, *code], stdout=subprocess.PIPE, cwd=ROOT) as process:
+        try:
+            assert process.stdout.readline().split() != [str(start_time(os.getpid())).encode()]
+            yield
+            assert process.poll() is None, "it has reaped to the end"
+        finally:
+            process.kill()
+
+
+def create_and_destroy(n: int) -> None:
+    for i in range(n):
+        with Segment.create(LAYOUT, with_folder=True) as segment:
+            assert is_whole(segment), f"segment {i}"
+
+
+@pytest.fixture
+def _locks_late(monkeypatch):
+    """Whoever creates is often descheduled just before it locks, so that it is found there."""
+    lock, random = fcntl.flock, Random(1)
+
+    def lock_late(fd: int, operation: int) -> None:
+        if random.random() < 0.2:
+            time.sleep(1e-4)
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+
+
+@pytest.mark.usefixtures("_locks_late")
+def test_a_process_that_reaps_all_the_time_removes_nothing_that_lives():
+    with reaper(shift=1):
+        create_and_destroy(300)
+
+
+@pytest.mark.usefixtures("_locks_late")
+def test_neither_does_a_process_of_another_pid_namespace(monkeypatch, tmp_path):
+    command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    command += ["--map-root-user"] * (os.geteuid() != 0)
+    try:
+        subprocess.run([*command, "true"], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no PID namespace here: {getattr(error, 'stderr', None) or error}")
+    # To it everybody looks dead, and other folders of this machine have no lock.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with reaper(*command):
+        create_and_destroy(300)
+
+
+def asks_without_descriptors(pid: int) -> None:
+    held = exhaust()
+    with pytest.raises(OSError, match="Too many open files"):
+        start_time(pid)
+    let_go(held)
+    assert start_time(pid) > 0
+
+
+def test_whoever_has_no_descriptor_to_look_with_takes_nobody_for_dead():
+    succeeds(asks_without_descriptors, os.getpid())
+
+
+def leaves_without_descriptors(doorbell: str) -> None:
+    with Segment.create(LAYOUT, doorbell, with_folder=True):
+        held = exhaust()
+    let_go(held)
+    assert left_behind() == set()
+
+
+@pytest.mark.parametrize("doorbell", KINDS)
+def test_an_owner_without_descriptors_leaves_nothing(doorbell):
+    succeeds(leaves_without_descriptors, doorbell)
+
+
+def makes_with_few_descriptors(doorbell: str) -> None:
+    made = []
+    for n_left in range(30):
+        held = exhaust(n_left)
+        try:
+            Segment.create(LAYOUT, doorbell, with_folder=True).__exit__()
+            made.append(n_left)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+        let_go(held)
+        assert left_behind() == set(), f"with {n_left} descriptors"
+    assert made
+    assert made[0] > 0
+
+
+@pytest.mark.parametrize("doorbell", KINDS)
+def test_with_too_few_descriptors_nothing_is_made_and_nothing_left(doorbell):
+    succeeds(makes_with_few_descriptors, doorbell)
