@@ -45,6 +45,7 @@ _COUNT: Final = struct.Struct("<Q")
 _PART: Final = struct.Struct("<QQQQ")  # a `_Placed`
 _MOST_PARTS: Final = 1 << 16
 _MOST_REMEMBERED: Final = 4096
+_AWAKE_NS: Final = 50_000  # who was sent something less than that ago has hardly gone to sleep
 _SMALL_BYTES: Final = 1 << 16  # up to here one copy out of the slot costs less than to look first
 
 
@@ -156,6 +157,7 @@ class Sender:
         self._copies = copies
         # With a core for everybody only: else who looks on could hold up whom it waits for.
         self._can_announce = self.writer.can_announce and _n_cores() > ring.n_readers
+        self._sent_ns = 0
         self._announces = self._can_announce  # a message that is made quickly, as the last one was
         self._sockets: PayloadSender | None = None
         self.parts_by_route = [0, 0, 0]
@@ -191,7 +193,7 @@ class Sender:
         ValueError
             If it has no room anywhere: too large for the slot, with neither arena nor sockets.
         """
-        if self._announces:
+        if self._announces and time.monotonic_ns() - self._sent_ns > _AWAKE_NS:
             self.writer.announce()
         chunks, stream_bytes, buffers = self._encoder.encode(content)
         if not buffers and stream_bytes < self._divert_bytes:  # too small for the arena
@@ -202,9 +204,10 @@ class Sender:
                 self.parts_by_route[INLINE] += 1
                 self._announces = self._can_announce
                 try:  # not by way of the publisher: every call costs
-                    return self.writer.publish(call_id, flags, chunks)
+                    self._sent_ns = self.writer.publish(call_id, flags, chunks)
                 except RingFull:
-                    return self._publisher.send(call_id, flags, chunks, known, timeout_ns)
+                    self._sent_ns = self._publisher.send(call_id, flags, chunks, known, timeout_ns)
+                return self._sent_ns
         self._announces = False
         self._publisher.await_slot(known, timeout_ns)
         pieces: list[list[BytesLike]] = [chunks]

@@ -2,6 +2,8 @@
 
 import importlib
 import pickle
+import statistics
+import time
 from typing import Any, Final
 
 _N_REQUESTS: Final = 24
@@ -59,6 +61,16 @@ def payload(name: str) -> Any:
         torch = importlib.import_module("torch")
         return torch.full((n_bytes,), 0x5A, dtype=torch.uint8)
     raise ValueError(f"unknown payload {name!r}: write call, or bytes/N, numpy/N or torch/N")
+
+
+def pickling_ns() -> int:
+    """What plain pickling of the call takes when it is hot: the median of many times."""
+    taken_ns = []
+    for _ in range(500):
+        start_ns = time.monotonic_ns()
+        pickle.dumps(CALL, pickle.HIGHEST_PROTOCOL)
+        taken_ns.append(time.monotonic_ns() - start_ns)
+    return int(statistics.median(taken_ns))
 
 
 def pickle_once() -> None:

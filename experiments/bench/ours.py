@@ -1,9 +1,10 @@
 """The hand-off of realrun: any doorbell, any policy, any routes."""
 
+import time
 from typing import Any, Final
 
 import numpy as np
-from message import LEAVE, REPLY
+from message import LEAVE, REPLY, pickling_ns
 from system import System
 
 from realrun.handoff import Receiver, Sender
@@ -33,7 +34,8 @@ class Ours(System):
     routes
         A preset; with ``"vllm-arena"`` there is an arena, and it is committed at the start.
     tells_wakes
-        Whether readers tell how long each took to see the call, which takes both sides a moment.
+        Whether readers tell how long each took to see the call, which takes both sides a moment:
+        from the writer's first instruction, less what plain pickling of the call takes.
     """
 
     def __init__(
@@ -63,18 +65,21 @@ class Ours(System):
         self._receivers = [
             Receiver(self._segment, ring, 0, policy, TYPICAL_COSTS) for ring in layout.replies
         ]
+        self._pickling_ns = pickling_ns()
         self.call("hello")
         self._segment.unlink()
 
     def call(self, message: Any) -> None:
         """Send to all at once, receive from each."""
         self._call_id += 1
-        self._sender.send(message, self._call_id)
+        start_ns = time.monotonic_ns()
+        published_ns = self._sender.send(message, self._call_id)
         for receiver in self._receivers:
             receiver.learn()  # from the last reply, while the readers are at work
         replies = [receiver.receive() for receiver in self._receivers]
         if self._tells_wakes:
-            self.wakes_ns.append(max(reply.flags >> _FLAG_BITS for reply in replies))
+            seen_ns = published_ns + max(reply.flags >> _FLAG_BITS for reply in replies)
+            self.wakes_ns.append(seen_ns - start_ns - self._pickling_ns)
 
     def close(self) -> None:
         """Send the end to all, and give the memory back once they have left."""
@@ -124,6 +129,6 @@ def _read(ticket: Ticket, reader: int, policy: str, tells_wakes: bool) -> None:
                 flags = received.seen_ns - received.published_ns << _FLAG_BITS
             if isinstance(received.content, np.ndarray):
                 received.content[[0, -1]].sum()  # it is all there, wherever it is
-            del received  # and with it its hold on the arena
             sender.send(REPLY, call_id, flags)
+            del received  # and with it its hold on the arena
             receiver.learn()

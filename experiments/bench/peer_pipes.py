@@ -39,8 +39,9 @@ class Pipe(System):
 
 
 def _read_pipe(pipe: Connection) -> None:
-    while pipe.recv() is not LEAVE:
+    while (call := pipe.recv()) is not LEAVE:
         pipe.send(REPLY)
+    del call  # it lived until the next one, as where somebody works on it
 
 
 class Queues(System):
@@ -70,5 +71,6 @@ class Queues(System):
 
 
 def _read_queue(calls: "Queue[Any]", replies: "Queue[Any]") -> None:
-    while calls.get() is not LEAVE:
+    while (call := calls.get()) is not LEAVE:
         replies.put(REPLY)
+    del call  # it lived until the next one, as where somebody works on it

@@ -89,5 +89,7 @@ def _read(calls: Handle, rank: int, ready: Connection, busy_loop_s: float | None
     _set_policy(broadcast, busy_loop_s)
     broadcast.wait_until_ready()
     response.wait_until_ready()
-    while broadcast.dequeue(indefinite=True) is not LEAVE:
+    # The call lives until the next one, as where somebody works on it.
+    while (call := broadcast.dequeue(indefinite=True)) is not LEAVE:
         response.enqueue(REPLY)
+    del call

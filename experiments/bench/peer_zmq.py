@@ -76,8 +76,9 @@ class Pairs(_Zmq):
 def _read_pair(address: str) -> None:
     socket = zmq.Context.instance().socket(zmq.PAIR)
     socket.connect(address)
-    while _receive(socket) is not LEAVE:
+    while (call := _receive(socket)) is not LEAVE:
         _send(socket, REPLY)
+    del call  # it lived until the next one, as where somebody works on it
 
 
 class PubSub(_Zmq):
@@ -116,5 +117,6 @@ def _read_subscription(calls_address: str, replies_address: str) -> None:
     replies.connect(replies_address)
     calls.setsockopt(zmq.SUBSCRIBE, b"")
     calls.connect(calls_address)
-    while _receive(calls) is not LEAVE:
+    while (call := _receive(calls)) is not LEAVE:
         _send(replies, REPLY)
+    del call  # it lived until the next one, as where somebody works on it

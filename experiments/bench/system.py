@@ -39,8 +39,8 @@ class System(ABC):
     Attributes
     ----------
     wakes_ns
-        Of each call, how long from its publication until the last reader, awake, had seen it; only
-        where the system can tell. It grows until the driver clears it.
+        Of each call, how long until the last reader, awake, had seen it, less pickling; only where
+        the system can tell. It grows until the driver clears it.
     """
 
     #: Core of each reader; None where the kernel chooses. The driver sets it before `start`.
