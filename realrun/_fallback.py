@@ -262,7 +262,17 @@ class _Wait:
 
     def look_repeatedly(self, kind: int, deadline_ns: int) -> bool:
         now_ns = time.monotonic_ns()
-        while not self.over():
+        while True:
+            # What it waits for has often come by the time a spinner has its core back: so the
+            # clock comes before the look.
+            before_ns, now_ns = now_ns, time.monotonic_ns()
+            descheduled = now_ns - before_ns > _DESCHEDULED_NS
+            if kind == SPIN and descheduled and _involuntary_switches() > self.switches:
+                _crowded.until_ns = now_ns + _CROWDED_FOR_NS
+            if self.over():
+                return True
+            if now_ns >= deadline_ns:
+                return False
             crowded_until_ns = getattr(_crowded, "until_ns", 0)
             if kind == SPIN and now_ns < crowded_until_ns:
                 if self.sleep_on_bell(min(crowded_until_ns, deadline_ns), 0):
@@ -271,13 +281,6 @@ class _Wait:
                 now_ns = time.monotonic_ns()
             if kind == YIELD:
                 os.sched_yield()
-            before_ns, now_ns = now_ns, time.monotonic_ns()
-            if now_ns >= deadline_ns:
-                return False
-            descheduled = now_ns - before_ns > _DESCHEDULED_NS
-            if kind == SPIN and descheduled and _involuntary_switches() > self.switches:
-                _crowded.until_ns = now_ns + _CROWDED_FOR_NS
-        return True
 
     def sleep_deafly(self, deadline_ns: int) -> bool:
         until = _Timespec(*divmod(deadline_ns, S))

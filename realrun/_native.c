@@ -222,6 +222,22 @@ static long involuntary_switches(void)
 enum { OVER = -1 };
 static int sleep_on_bell(Wait *w, int64_t deadline_ns, int64_t period_ns);
 
+/* The clock stood still for a spinner from before_ns to t: was its core taken from it? Returns how
+ * long it was off its core. */
+static int64_t off_core_ns(Wait *w, int64_t before_ns, int64_t t)
+{
+    if (t - before_ns <= OFF_CORE_NS)
+        return 0;
+    w->preempted++;
+    if (t - before_ns > DESCHEDULED_NS) {
+        long switches = involuntary_switches();
+        if (switches > known_switches)
+            crowded_until_ns = t + CROWDED_FOR_NS;
+        known_switches = switches;
+    }
+    return t - before_ns;
+}
+
 /* No system call while it lasts: it reckons its CPU time from the clock alone. */
 static int spin(Wait *w, int64_t deadline_ns)
 {
@@ -252,16 +268,7 @@ static int spin(Wait *w, int64_t deadline_ns)
             continue;
         int64_t before_ns = t;
         t = now_ns();
-        if (t - before_ns > OFF_CORE_NS) {
-            on_core_since_ns += t - before_ns;
-            w->preempted++;
-            if (t - before_ns > DESCHEDULED_NS) {
-                long switches = involuntary_switches();
-                if (switches > known_switches)
-                    crowded_until_ns = t + CROWDED_FOR_NS;
-                known_switches = switches;
-            }
-        }
+        on_core_since_ns += off_core_ns(w, before_ns, t);
         if (t >= deadline_ns)
             break;
         if (stopped(w))
@@ -274,7 +281,10 @@ static int spin(Wait *w, int64_t deadline_ns)
                 over = OVER;
         }
     }
-    *cpu += now_ns() - on_core_since_ns;
+    /* What it waits for has often come by the time it has its core back. */
+    int64_t end_ns = now_ns();
+    on_core_since_ns += off_core_ns(w, t, end_ns);
+    *cpu += end_ns - on_core_since_ns;
     return over;
 }
 

@@ -8,7 +8,7 @@ from realrun.ring import Message
 from realrun.waiting import RawWait
 from shmsim.records import WaitRow
 from shmsim.tape import Stream
-from shmsim.wait import StageCpu, WaitContext, WaitCosts, WaitOutcome, WaitPolicy
+from shmsim.wait import PARK, StageCpu, WaitContext, WaitCosts, WaitOutcome, WaitPolicy, only
 
 
 class Known(NamedTuple):
@@ -100,6 +100,7 @@ class Waiter:
         self._n_waits = 0
         self._begun = WaitContext(self._site, 0, 0, False, 0, 0, 0, 0.0, self._costs)
         self._step = 0
+        self._plan = only(PARK)
         self._numbers = b""  # of the wait that nothing was learnt from yet
         self._published_ns = 0
 
@@ -138,7 +139,8 @@ class Waiter:
             self._uniform.at(index),
             self._costs,
         )
-        first, second, third, fourth = self._policies[call].plan(ctx)
+        self._plan = plan = self._policies[call].plan(ctx)
+        first, second, third, fourth = plan
         return (*first, *second, *third, *fourth)
 
     def end(self, seen_ns: int, numbers: bytes, published_ns: int) -> None:
@@ -184,6 +186,7 @@ class Waiter:
                 raw.overshoot_ns,
                 bool(raw.belled),
                 raw.preempted,
+                self._plan[raw.stage].kind,
             )
         )
 
