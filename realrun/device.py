@@ -8,7 +8,7 @@ from realrun.native import STOPPED, wait
 from realrun.segment import Segment
 from realrun.waiting import Stopped
 from shmsim.message import CallOne
-from shmsim.steptime import StepTime
+from shmsim.steptime import StepTimeLaw
 from shmsim.tape import Tape
 from shmsim.units import MS, US
 from shmsim.wait import NAP, PARK, SPIN
@@ -50,7 +50,7 @@ class EchoDevice:
     """
 
     def __init__(
-        self, segment: Segment, rank: int, step_time: StepTime, tape: Tape, guard_ns: int
+        self, segment: Segment, rank: int, step_time: StepTimeLaw, tape: Tape, guard_ns: int
     ) -> None:
         """Start with nothing launched."""
         self._segment = segment
@@ -75,7 +75,7 @@ class EchoDevice:
         self._segment.store(cell_at + 8, launched_ns)
         self._segment.store(cell_at, self._serial)
         duration_ns = self._step_time.draw_ns(
-            call.n_decode, call.n_prefill_tokens, self._noise.at(call.step)
+            call.n_decode, call.n_prefill_tokens, call.n_kv_tokens, self._noise.at(call.step)
         )
         if is_warm_up:
             duration_ns = min(duration_ns, _WARM_UP_STEP_NS)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from realrun.validate import Validation
 from shmsim.plots import frontier, frontier_points
-from shmsim.units import MS
 
 
 def draw_frontier(validation: Validation, path: Path) -> None:
@@ -12,7 +11,7 @@ def draw_frontier(validation: Validation, path: Path) -> None:
     config = validation.config
     title = (
         f"{config.engine.workers} worker(s), {config.engine.scheduling}, "
-        f"step {config.device.step_ns / MS:g} ms, {config.repeats} repeats; bars: range of repeats"
+        f"{config.device.describe()}, {config.repeats} repeats; bars: range of repeats"
     )
     points = frontier_points(validation.table(), config.engine.workers)
     frontier(points, title).savefig(path, dpi=150)

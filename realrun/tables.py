@@ -92,8 +92,8 @@ def validation_table(validation: Validation) -> Table:
     engine = config.engine
     table = Table(
         title=f"{engine.workers} worker(s), {engine.calls_per_step} call(s) per step, "
-        f"{engine.scheduling}, step {config.device.step_ns / MS:g} ms ± "
-        f"{100 * config.device.jitter:g} %; {config.repeats} repeats, ± is half their range",
+        f"{engine.scheduling}, {config.device.describe()}; {config.repeats} repeats, ± is half "
+        "their range",
         title_justify="left",
         title_style="",
         box=box.SIMPLE_HEAD,

@@ -20,11 +20,15 @@ from shmsim.console import (
     load_or_default,
     load_policies,
 )
+from shmsim.inputs.shipped import shipped_names
 from shmsim.metrics import Summary, summarize
 from shmsim.policies import POLICIES, PRESETS
 from shmsim.policy_file import write_policy
-from shmsim.profile import MachineProfile
+from shmsim.profile import COSTS, MachineProfile
+from shmsim.provenance import MARKS
+from shmsim.records import RunRecords
 from shmsim.sim.run import simulate, tune
+from shmsim.timeline import window_of_steps, write_timeline
 from shmsim.units import MS, format_ns
 from shmsim.wait import WaitPolicy
 
@@ -152,11 +156,23 @@ def tune_command(
 
 @app.command("profile")
 def show_profile(
-    profile_path: Annotated[Path, typer.Argument(metavar="PROFILE.json")] = Path("profile.json"),
+    profile_path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PROFILE", help="A file, or one that comes with the package; see --list."
+        ),
+    ] = Path("profile.json"),
     as_json: Annotated[bool, typer.Option("--json", help="Medians as JSON.")] = False,
+    list_shipped: Annotated[
+        bool, typer.Option("--list", help="List the profiles that come with the package.")
+    ] = False,
 ) -> None:
-    """Print the costs of a profile: medians with 95 % intervals and tails."""
+    """Print the costs of a profile: medians with 95 % intervals and tails, and their sources."""
     with errors_explained():
+        if list_shipped:
+            for name in shipped_names():
+                console.print(f"{name}: {provenance(MachineProfile.shipped(name))}")
+            return
         profile = MachineProfile.read(profile_path)
         if as_json:
             medians = {
@@ -166,6 +182,16 @@ def show_profile(
             print(json.dumps(medians, indent=1))  # noqa: T201 - for a machine, so not by rich
         else:
             console.print(profile_table(profile))
+            for source in dict.fromkeys(profile.sources.values()):
+                costs = [name for name, given in profile.sources.items() if given == source]
+                console.print(f"{source.mark}: {', '.join(costs)}: {source.text}", markup=False)
+
+
+def provenance(profile: MachineProfile) -> str:
+    """Say which machine a profile stands for, and how many of its costs were measured there."""
+    marks = [profile.source_of(name).mark for name in COSTS]
+    counts = ", ".join(f"{marks.count(mark)} {mark}" for mark in MARKS)
+    return f"{profile.machine.get('cpu')}; of {len(marks)} costs {counts}"
 
 
 @app.command("claims")
@@ -193,12 +219,33 @@ def claims_command(
             raise typer.Exit(FAILURE)
 
 
+@app.command("timeline")
+def timeline_command(
+    folder: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="Folder with records.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="File to write; NAME.json.gz is compressed.")
+    ] = Path("trace.json"),
+    steps: Annotated[
+        str, typer.Option("--steps", help="FIRST:LAST, as a slice of Python; all by default.")
+    ] = ":",
+) -> None:
+    """Write the timeline of a run for ui.perfetto.dev or chrome://tracing.
+
+    Example: shmsim timeline runs/mine/spin -o trace.json.gz --steps 100:200
+    """
+    with errors_explained():
+        records = RunRecords.read(folder)
+        window = None if steps == ":" else window_of_steps(records, steps)
+        n_events = write_timeline(records, out, window)
+        console.print(f"{n_events} events in {out}; open it with https://ui.perfetto.dev")
+
+
 def profile_table(profile: MachineProfile) -> Table:
     """Draw every cost of a profile."""
     machine = profile.machine
     table = Table(
-        title=f"{machine.get('cpu')}, {machine.get('cores')} cores, kernel {machine.get('kernel')},"
-        f" measured {profile.measured_at}",
+        title=f"{machine.get('cpu')}, {machine.get('cores')} cores, kernel "
+        f"{machine.get('kernel', 'unknown')}, as of {profile.measured_at}",
         title_justify="left",
         title_style="",
         box=box.SIMPLE_HEAD,
@@ -215,7 +262,7 @@ def profile_table(profile: MachineProfile) -> Table:
             table.add_row(
                 name,
                 at if curve.by else "",
-                str(point.n),
+                str(point.n) if point.n else "unknown",
                 format_ns(point.median),
                 f"{format_ns(point.low)} to {format_ns(point.high)}",
                 format_ns(point.at(0.9)),

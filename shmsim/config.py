@@ -5,14 +5,20 @@ value is checked where it is read: an error names the key, the value and what is
 """
 
 import difflib
+import logging
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
+from shmsim.inputs.catalog import load_gpu, load_model
+from shmsim.inputs.measured_steps import read_measured_steps
+from shmsim.inputs.step_table import read_step_table
+from shmsim.inputs.traces import FORMATS, read_workload
 from shmsim.message import largest_bytes
 from shmsim.policies import POLICIES, PRESETS
-from shmsim.steptime import StepTime
+from shmsim.roofline import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, RooflineStepTime
+from shmsim.steptime import StepTime, StepTimeLaw, TableStepTime
 from shmsim.tape import Tape
 from shmsim.units import MS, US, S, format_ns, parse_duration_ns
 from shmsim.wait import WaitPolicy
@@ -23,11 +29,12 @@ from shmsim.workload import (
     Workload,
     closed_loop,
     open_loop,
-    read_trace,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
 
 
 class ConfigError(ValueError):
@@ -48,6 +55,9 @@ class EngineConfig:
         ``"sync"``, or ``"async"``: two batches in flight.
     max_sequences, max_batched_tokens
         Limits of a batch, by vLLM's names ``max_num_seqs`` and ``max_num_batched_tokens``.
+    device_wait
+        A preset by which workers of the model wait for the device; none: as realrun waits for its
+        echo device.
     """
 
     workers: int = 1
@@ -55,6 +65,7 @@ class EngineConfig:
     scheduling: str = "sync"
     max_sequences: int = 64
     max_batched_tokens: int = 2048
+    device_wait: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,41 @@ class HandoffConfig:
 
 
 @dataclass(frozen=True)
+class CoresConfig:
+    """The cores that the model's processes share; the machine has its own.
+
+    Parameters
+    ----------
+    n
+        How many. 0: every thread has one to itself, unless there is a quota.
+    engines
+        Engines like this one (data parallel) on the box, each with a workload of its own.
+    quota
+        Cores that all of them together may use, as by ``cpu.max`` of a cgroup; 0: no limit.
+    period_ns
+        In which the quota is counted.
+    slice_ns
+        How long a thread that was picked keeps its core from one that wakes.
+    tick_ns
+        How often a core looks whether another thread is due: 1 s over ``CONFIG_HZ``.
+    steal_every_ns, steal_ns
+        How often the hypervisor takes a core away, in the mean, and for how long; 0: never.
+    guarded
+        Whether a spin gives way once it was preempted, as realrun's do; vLLM's does not.
+    """
+
+    n: int = 0
+    engines: int = 1
+    quota: float = 0.0
+    period_ns: int = 100 * MS
+    slice_ns: int = 1_400 * US
+    tick_ns: int = 4 * MS
+    steal_every_ns: int = 0
+    steal_ns: int = 0
+    guarded: bool = True
+
+
+@dataclass(frozen=True)
 class WorkloadConfig:
     """Where requests come from.
 
@@ -96,7 +142,9 @@ class WorkloadConfig:
     prompt_p50, prompt_p95, output_p50, output_p95
         Token counts; equal ones are constant.
     trace
-        Path of an Azure-format CSV, relative to the config file.
+        Path of a trace, relative to the config file.
+    format
+        Of the trace, one of `shmsim.inputs.traces.FORMATS`; empty recognises it.
     start_ns, duration_ns, speed
         Window of the trace, and how much faster than recorded it arrives.
     max_output_tokens
@@ -113,6 +161,7 @@ class WorkloadConfig:
     output_p50: int = AZURE_CONVERSATION_OUTPUT.p50
     output_p95: int = AZURE_CONVERSATION_OUTPUT.p95
     trace: str = ""
+    format: str = ""
     start_ns: int = 0
     duration_ns: int = 3600 * S
     speed: float = 1.0
@@ -121,13 +170,17 @@ class WorkloadConfig:
     def build(self, tape: Tape) -> Workload:
         """Draw or read the requests."""
         if self.kind == "trace":
-            workload = read_trace(
+            loaded = read_workload(
                 Path(self.trace),
+                self.format,
                 start_ns=self.start_ns,
                 duration_ns=self.duration_ns,
                 speed=self.speed,
                 max_requests=self.requests,
             )
+            if loaded.skipped:
+                _log.warning("%s: %s", self.trace, loaded.account())
+            workload = loaded.value
         else:
             # The law ends where the trace does, unless longer requests are asked for.
             prompt = Lengths(
@@ -158,18 +211,85 @@ class WorkloadConfig:
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """What a step costs on the device; see `shmsim.steptime.StepTime`."""
+    """What a step costs on the device.
+
+    Parameters
+    ----------
+    kind
+        Which law, and so which of the other keys count: ``"affine"``, also called ``"echo"``
+        (`shmsim.steptime.StepTime`), ``"table"`` (`TableStepTime`), ``"measured"``
+        (`MeasuredStepTime`) or ``"roofline"`` (`shmsim.roofline.RooflineStepTime`).
+    step_ns, per_sequence_ns
+        Of an affine law.
+    per_prefill_token_ns
+        Of an affine law, and of tables and measurements without prompt tokens.
+    jitter
+        Coefficient of variation of the step time; measurements have their own.
+    file
+        Of a table (see `shmsim.inputs.step_table`) or of measurements (see
+        `shmsim.inputs.measured_steps`), relative to the config file.
+    model, gpu
+        Of a roofline, by a name of `shmsim.inputs.catalog`.
+    tensor_parallel
+        GPUs that share the model of a roofline; 0 takes engine.workers.
+    memory_efficiency, compute_efficiency, overhead_ns, all_reduce_ns
+        Of a roofline.
+    """
 
     kind: str = "echo"
     step_ns: int = 2 * MS
     per_sequence_ns: int = 10 * US
     per_prefill_token_ns: int = 5 * US
     jitter: float = 0.01
+    file: str = ""
+    model: str = ""
+    gpu: str = ""
+    tensor_parallel: int = 0
+    memory_efficiency: float = MEMORY_EFFICIENCY
+    compute_efficiency: float = COMPUTE_EFFICIENCY
+    overhead_ns: int = 0
+    all_reduce_ns: int = 0
 
     @property
-    def step_time(self) -> StepTime:
-        """The law."""
+    def step_time(self) -> StepTimeLaw:
+        """The law.
+
+        Raises
+        ------
+        ValueError
+            If its file or its names are wrong.
+        """
+        if self.kind == "table":
+            table = read_step_table(Path(self.file)).value._replace(jitter=self.jitter)
+            if len(table.n_prefill_tokens) > 1:
+                return table
+            return table._replace(per_prefill_token_ns=self.per_prefill_token_ns)
+        if self.kind == "measured":
+            measured = read_measured_steps(Path(self.file)).value
+            return measured._replace(per_prefill_token_ns=self.per_prefill_token_ns)
+        if self.kind == "roofline":
+            return RooflineStepTime(
+                load_model(self.model),
+                load_gpu(self.gpu),
+                max(self.tensor_parallel, 1),
+                self.memory_efficiency,
+                self.compute_efficiency,
+                self.overhead_ns,
+                self.all_reduce_ns,
+                self.jitter,
+            )
         return StepTime(self.step_ns, self.per_sequence_ns, self.per_prefill_token_ns, self.jitter)
+
+    def describe(self) -> str:
+        """Say in a few words what a step takes, for titles."""
+        jitter = f" ± {100 * self.jitter:g} %"
+        if self.kind == "table":
+            return f"steps of {Path(self.file).name}{jitter}"
+        if self.kind == "measured":
+            return f"steps of {Path(self.file).name}"
+        if self.kind == "roofline":
+            return f"{self.model} on {max(self.tensor_parallel, 1)} x {self.gpu}{jitter}"
+        return f"step {self.step_ns / MS:g} ms{jitter}"
 
 
 @dataclass(frozen=True)
@@ -198,6 +318,8 @@ class RunConfig:
         Core-seconds one would pay to take a second off the critical path (*r*).
     pin
         Whether each process gets a core of its own if there are enough.
+    cores
+        What the model's processes share.
     """
 
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -212,6 +334,7 @@ class RunConfig:
     repeats: int = 2
     delay_price: float = 10.0
     pin: bool = True
+    cores: CoresConfig = field(default_factory=CoresConfig)
 
 
 # What a value may be, by section and key: lowest and highest, or the allowed words.
@@ -222,10 +345,19 @@ _ALLOWED: Final[dict[str, Any]] = {
     "engine.scheduling": ("sync", "async"),
     "engine.max_sequences": (1, 4096),
     "engine.max_batched_tokens": (1, 1 << 20),
+    "engine.device_wait": ("", *PRESETS),
     "handoff.doorbell": ("futex", "eventfd", "zmq"),
     "handoff.slots": (2, 1 << 20),
     "handoff.slot_bytes": (0, 1 << 40),
     "handoff.replies": ("rank0", "all"),
+    "cores.n": (0, 4096),
+    "cores.engines": (1, 1024),
+    "cores.quota": (0.0, 4096.0),
+    "cores.period_ns": (1 * MS, 1 * S),
+    "cores.slice_ns": (100 * US, 100 * MS),
+    "cores.tick_ns": (100 * US, 100 * MS),
+    "cores.steal_every_ns": (0, 3600 * S),
+    "cores.steal_ns": (0, 10 * S),
     "workload.kind": ("open", "closed", "trace"),
     "workload.requests": (1, 10_000_000),
     "workload.rate_per_s": (1e-6, 1e6),
@@ -239,11 +371,17 @@ _ALLOWED: Final[dict[str, Any]] = {
     "workload.duration_ns": (1, 36_500 * _DAY_NS),
     "workload.speed": (1e-6, 1e6),
     "workload.max_output_tokens": (0, 1 << 20),
-    "device.kind": ("echo",),
+    "workload.format": ("", *FORMATS),
+    "device.kind": ("echo", "affine", "table", "roofline", "measured"),
     "device.step_ns": (1 * US, 60 * S),
     "device.per_sequence_ns": (0, 1 * S),
     "device.per_prefill_token_ns": (0, 1 * S),
     "device.jitter": (0.0, 2.0),
+    "device.tensor_parallel": (0, 64),
+    "device.memory_efficiency": (0.01, 1.0),
+    "device.compute_efficiency": (0.01, 1.0),
+    "device.overhead_ns": (0, 1 * S),
+    "device.all_reduce_ns": (0, 1 * S),
     "run.seed": (0, 2**63 - 1),
     "run.repeats": (1, 1000),
     "run.delay_price": (0.0, 1e6),
@@ -251,6 +389,7 @@ _ALLOWED: Final[dict[str, Any]] = {
 _SECTIONS: Final[dict[str, type[Any]]] = {
     "engine": EngineConfig,
     "handoff": HandoffConfig,
+    "cores": CoresConfig,
     "workload": WorkloadConfig,
     "device": DeviceConfig,
 }
@@ -287,9 +426,12 @@ def parse_config(content: dict[str, Any], folder: Path = Path()) -> RunConfig:
     workload: WorkloadConfig = sections["workload"]
     if workload.kind == "trace":
         if not workload.trace:
-            raise ConfigError('workload.kind = "trace" needs workload.trace, the path of a CSV')
+            raise ConfigError('workload.kind = "trace" needs workload.trace, the path of a file')
         resolved = str(folder / workload.trace)
         sections["workload"] = WorkloadConfig(**{**vars(workload), "trace": resolved})
+    sections["device"] = _device(
+        sections["device"], _table("device", content), sections["engine"], folder
+    )
     least_bytes = largest_bytes(sections["engine"].max_sequences)
     if 0 < sections["handoff"].slot_bytes < least_bytes:
         raise ConfigError(
@@ -309,6 +451,56 @@ def parse_config(content: dict[str, Any], folder: Path = Path()) -> RunConfig:
     if "policy" in content:
         values["policies"] = _policies(content["policy"])
     return RunConfig(**sections, **values)
+
+
+# Which keys of [device] count for which law, beside its kind, and which it needs.
+_AFFINE_KEYS: Final = ("step", "per_sequence", "per_prefill_token", "jitter")
+_DEVICE_KEYS: Final = {
+    "echo": _AFFINE_KEYS,
+    "affine": _AFFINE_KEYS,
+    "table": ("file", "per_prefill_token", "jitter"),
+    "measured": ("file", "per_prefill_token"),
+    "roofline": (
+        "model", "gpu", "tensor_parallel", "memory_efficiency", "compute_efficiency", "overhead",
+        "all_reduce", "jitter",
+    ),
+}  # fmt: skip
+_NEEDED_KEYS: Final = {"table": ("file",), "measured": ("file",), "roofline": ("model", "gpu")}
+
+
+def _device(
+    device: DeviceConfig, table: dict[str, Any], engine: EngineConfig, folder: Path
+) -> DeviceConfig:
+    """Check that a device has the keys of its kind, and a law for the engine's largest batch."""
+    for key in table:
+        if key not in ("kind", *_DEVICE_KEYS[device.kind]):
+            raise ConfigError(
+                f'device.{key} plays no part when device.kind = "{device.kind}", which takes '
+                f"{', '.join(_DEVICE_KEYS[device.kind])}; remove it, or change the kind"
+            )
+    for key in _NEEDED_KEYS.get(device.kind, ()):
+        if not table.get(key):
+            raise ConfigError(f'device.kind = "{device.kind}" needs device.{key}')
+    if device.file:
+        device = replace(device, file=str(folder / device.file))
+    if device.kind == "roofline" and device.tensor_parallel == 0:
+        device = replace(device, tensor_parallel=engine.workers)
+    try:
+        law = device.step_time
+        law.mean_ns(engine.max_sequences, 0, 0)
+        law.mean_ns(0, engine.max_batched_tokens, 0)
+    except ValueError as error:
+        raise ConfigError(f"device: {error}") from None
+    knows_prompts = isinstance(law, TableStepTime) and len(law.n_prefill_tokens) > 1
+    if device.kind in ("table", "measured") and knows_prompts == ("per_prefill_token" in table):
+        raise ConfigError(
+            f"{device.file} has prompt tokens, so device.per_prefill_token would count them twice; "
+            "remove it"
+            if knows_prompts
+            else f"{device.file} does not tell what prompt tokens cost; set "
+            "device.per_prefill_token, to '0us' if nothing"
+        )
+    return device
 
 
 def parse_policy(text: str) -> NamedPolicy:
@@ -450,7 +642,7 @@ def _value(where: str, value: Any, kind: type) -> Any:
     if allowed and isinstance(allowed[0], str):
         if value not in allowed:
             raise ConfigError(
-                f"{shown} must be one of {', '.join(allowed)}; got {value!r}"
+                f"{shown} must be one of {', '.join(filter(None, allowed))}; got {value!r}"
                 + _nearest(str(value), list(allowed))
             )
     elif allowed:

@@ -7,23 +7,21 @@ interpolates quantile by quantile.
 
 import json
 import math
-from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import numpy as np
-from numpy.typing import ArrayLike
-
+from shmsim.distribution import QUANTILE_GRID, Curve, Distribution
+from shmsim.inputs.shipped import read_shipped, shipped_names
+from shmsim.provenance import CALIBRATED, Source
 from shmsim.wait import WaitCosts
+
+__all__ = ["COSTS", "QUANTILE_GRID", "VERSION", "Curve", "Distribution", "MachineProfile"]
 
 FORMAT: Final = "shmsim-profile"
 VERSION: Final = 2
 DEAREST_POLICY: Final = "WakeAhead"
-#: Every percent, and every tenth of the last: between the 99th percentile and the greatest of some
-#: hundred values a straight line would promise ten times too many outliers.
-QUANTILE_GRID: Final = (*(i / 100 for i in range(100)), *(0.99 + i / 1000 for i in range(1, 11)))
 
 #: Costs every profile has: name, what it runs along, and between which two points it is measured.
 COSTS: Final[dict[str, tuple[str, str]]] = {
@@ -67,94 +65,6 @@ COSTS: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-class Distribution(NamedTuple):
-    """A measured distribution, nanoseconds.
-
-    Parameters
-    ----------
-    n
-        How many values.
-    median, low, high
-        Median and its 95 % interval by order statistics (of the replicates pooled).
-    quantiles
-        At `QUANTILE_GRID`, shape ``(110,)``.
-    replicates
-        Median of each replicate: their spread is what one number cannot show.
-    """
-
-    n: int
-    median: float
-    low: float
-    high: float
-    quantiles: tuple[float, ...]
-    replicates: tuple[float, ...]
-
-    @classmethod
-    def of(cls, replicates: list[ArrayLike]) -> "Distribution":
-        """Summarise replicated measurements, each an array of nanoseconds.
-
-        Raises
-        ------
-        ValueError
-            If there is no value.
-        """
-        arrays = [np.asarray(r, dtype=np.float64) for r in replicates if np.size(r)]
-        if not arrays:
-            raise ValueError("a distribution needs at least one value")
-        values = np.sort(np.concatenate(arrays))
-        n = len(values)
-        # Ranks that enclose the median with 95 %, by the normal approximation to the binomial.
-        half = 0.98 * math.sqrt(n)
-        low = values[max(0, math.floor(n / 2 - half))]
-        high = values[min(n - 1, math.ceil(n / 2 + half))]
-        grid = np.quantile(values, np.minimum(QUANTILE_GRID, 1.0))
-        return cls(
-            n,
-            float(np.median(values)),
-            float(low),
-            float(high),
-            tuple(round(float(q), 1) for q in grid),
-            tuple(float(np.median(a)) for a in arrays),
-        )
-
-    def at(self, u: float) -> float:
-        """The quantile of ``u`` in [0, 1]."""
-        q = self.quantiles
-        position = 100.0 * u if u < 0.99 else 99.0 + 1000.0 * (u - 0.99)
-        i = min(int(position), len(q) - 2)
-        return q[i] + (position - i) * (q[i + 1] - q[i])
-
-
-class Curve(NamedTuple):
-    """A cost along one quantity.
-
-    Parameters
-    ----------
-    by
-        Name of the quantity; empty for a cost that depends on nothing.
-    xs
-        Where it was measured, ascending.
-    points
-        The distribution at each.
-    """
-
-    by: str
-    xs: tuple[float, ...]
-    points: tuple[Distribution, ...]
-
-    def at(self, u: float, x: float = 0.0) -> float:
-        """The quantile of ``u`` at ``x``, interpolated linearly; outside, the nearest point's."""
-        xs = self.xs
-        i = bisect_right(xs, x)
-        if i == 0:
-            return self.points[0].at(u)
-        if i == len(xs):
-            return self.points[-1].at(u)
-        share = (x - xs[i - 1]) / (xs[i] - xs[i - 1])
-        left = self.points[i - 1].at(u)
-        return left + share * (self.points[i].at(u) - left)
-
-
 @dataclass(frozen=True)
 class MachineProfile:
     """The calibrated costs of one machine.
@@ -169,12 +79,40 @@ class MachineProfile:
         Facts about the box, see `realrun.host`.
     measured_at
         Date and time, ISO 8601.
+    sources
+        Where the costs come from, by a name of `COSTS`. What is absent was measured by
+        ``realrun calibrate`` on that machine.
     """
 
     costs: dict[str, Curve]
     policy_costs: dict[str, dict[str, Distribution]]
     machine: dict[str, Any] = field(default_factory=dict)
     measured_at: str = ""
+    sources: dict[str, Source] = field(default_factory=dict)
+
+    @classmethod
+    def shipped(cls, name: str) -> "MachineProfile":
+        """A profile that comes with the package; each of its costs has a source.
+
+        Parameters
+        ----------
+        name
+            One of `shmsim.inputs.shipped.shipped_names`.
+
+        Raises
+        ------
+        ValueError
+            If there is none of that name.
+        """
+        found = read_shipped(name)
+        missing = _missing(found.costs, found.policy_costs)
+        if missing:
+            raise ValueError(f"shipped profile {name} lacks {', '.join(missing)}")
+        return cls(found.costs, found.policy_costs, found.machine, found.measured_at, found.sources)
+
+    def source_of(self, name: str) -> Source:
+        """Where a cost comes from, by a name of `COSTS`."""
+        return self.sources.get(name, CALIBRATED)
 
     def check_doorbell(self, doorbell: str) -> None:
         """Refuse to stand for a doorbell whose costs were not measured.
@@ -231,24 +169,29 @@ class MachineProfile:
                 for name, both in self.policy_costs.items()
             },
         }
+        if self.sources:
+            content["sources"] = {name: s._asdict() for name, s in self.sources.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> "MachineProfile":
-        """Read a profile.
+        """Read a profile; a path that is no file but the name of a shipped one gives that.
 
         Raises
         ------
         ValueError
             If the file is missing, no profile, of another version, or lacks a cost.
         """
+        if not path.exists() and str(path) in shipped_names():
+            return cls.shipped(str(path))
         try:
             content = json.loads(path.read_text())
         except OSError as error:
             raise ValueError(
                 f"cannot read profile {path}: {error.strerror}; make one with "
-                f"'realrun calibrate -o {path}'"
+                f"'realrun calibrate -o {path}', or name one that comes with the package: "
+                f"{', '.join(shipped_names())}"
             ) from None
         except ValueError as error:
             raise ValueError(f"{path} is not JSON: {error}") from None
@@ -266,14 +209,27 @@ class MachineProfile:
                 for name, both in content["policy_costs"].items()
             }
             machine, measured_at = dict(content["machine"]), str(content["measured_at"])
+            sources = {
+                name: Source.of(str(s["mark"]), str(s["text"]))
+                for name, s in content.get("sources", {}).items()
+            }
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{path} is damaged: {error!r}; calibrate again") from None
-        missing = [n for n, (by, _) in COSTS.items() if by != "policy" and not costs.get(n)]
-        # A policy that is not in the library costs what the dearest one in it does.
-        missing += [f"the costs of policy {p}" for p in (DEAREST_POLICY,) if p not in policy_costs]
+        missing = _missing(costs, policy_costs)
         if missing:
             raise ValueError(f"{path} lacks {', '.join(missing)}; calibrate again")
-        return cls(costs, policy_costs, machine, measured_at)
+        return cls(costs, policy_costs, machine, measured_at, sources)
+
+
+def _missing(
+    costs: dict[str, Curve], policy_costs: dict[str, dict[str, Distribution]]
+) -> list[str]:
+    """What a profile lacks."""
+    missing = [n for n, (by, _) in COSTS.items() if by != "policy" and not costs.get(n)]
+    # A policy that is not in the library costs what the dearest one in it does.
+    return missing + [
+        f"the costs of policy {p}" for p in (DEAREST_POLICY,) if p not in policy_costs
+    ]
 
 
 def _curve(name: str, content: dict[str, Any]) -> Curve:

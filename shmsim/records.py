@@ -8,6 +8,7 @@ of the run. Files are Parquet and JSON; nothing here is pickle.
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -51,7 +52,7 @@ class WaitRow(NamedTuple):
     Parameters
     ----------
     process
-        ``"scheduler"`` or ``"worker0"`` and so on.
+        ``"scheduler"`` or ``"worker0"`` and so on, after ``"engine0/"`` where engines share a box.
     site, call
         As in `shmsim.wait.WaitContext`.
     step
@@ -64,6 +65,8 @@ class WaitRow(NamedTuple):
         Stage of the plan in which it was seen.
     cpu_ns, overshoot_ns, belled, preempted
         As in `shmsim.wait.WaitOutcome`; CPU summed over the stages.
+    stage_kind
+        Kind of that stage, an index of `shmsim.wait.KIND_NAMES`; -1 where nobody noted it.
     """
 
     process: str
@@ -79,6 +82,7 @@ class WaitRow(NamedTuple):
     overshoot_ns: int
     belled: bool
     preempted: int
+    stage_kind: int = -1
 
 
 class RequestRow(NamedTuple):
@@ -129,6 +133,9 @@ class ProcessRow(NamedTuple):
         Messages that only its own recheck found: a defect of the doorbell if not 0.
     late
         Replies to calls that were given up, which it dropped.
+    unplaced_ns
+        Part of ``cpu_ns`` that the model books to no core, such as falling asleep when that delays
+        nobody; 0 on a machine.
     """
 
     process: str
@@ -143,6 +150,57 @@ class ProcessRow(NamedTuple):
     spurious: int = 0
     rescued: int = 0
     late: int = 0
+    unplaced_ns: int = 0
+
+
+def role(process: str) -> str:
+    """What a process is, whichever engine of the box it belongs to.
+
+    Examples
+    --------
+    >>> role("engine1/worker0"), role("scheduler")
+    ('worker0', 'scheduler')
+    """
+    return process.rpartition("/")[2]
+
+
+class SliceRow(NamedTuple):
+    """One stay of a process's thread on a core; written only when a trace is asked for.
+
+    Parameters
+    ----------
+    process
+        Name of the process.
+    core
+        Which core, from 0.
+    started_ns, ended_ns
+        From when until when.
+    """
+
+    process: str
+    core: int
+    started_ns: int
+    ended_ns: int
+
+
+class CoreRow(NamedTuple):
+    """What became of the time of one core: ``busy_ns + stolen_ns + idle_ns == wall_ns``.
+
+    Parameters
+    ----------
+    core
+        Which core, from 0.
+    wall_ns
+        Length of the run.
+    busy_ns, stolen_ns, idle_ns
+        While a process of the run was on it, while somebody else was, and while nobody was.
+    """
+
+    core: int
+    wall_ns: int
+    busy_ns: int
+    stolen_ns: int
+    idle_ns: int
 
 
 _ROWS: Final[dict[str, type[Any]]] = {
@@ -150,7 +208,10 @@ _ROWS: Final[dict[str, type[Any]]] = {
     "waits": WaitRow,
     "requests": RequestRow,
     "processes": ProcessRow,
+    "slices": SliceRow,
+    "cores": CoreRow,
 }
+_OPTIONAL: Final = {"slices", "cores"}  # no file means no rows
 _ARROW_TYPES: Final = {
     int: pa.int64(),
     bool: pa.bool_(),
@@ -167,6 +228,8 @@ class RunRecords:
     ----------
     steps, waits, requests, processes
         The rows.
+    slices, cores
+        Rows of a world that accounts for its cores; else empty.
     meta
         What was run: world (``"model"`` or ``"machine"``), policy, seed, replication, and so on.
     """
@@ -175,13 +238,39 @@ class RunRecords:
     waits: list[WaitRow] = field(default_factory=list)
     requests: list[RequestRow] = field(default_factory=list)
     processes: list[ProcessRow] = field(default_factory=list)
+    slices: list[SliceRow] = field(default_factory=list)
+    cores: list[CoreRow] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
 
+    def table(self, name: str) -> pa.Table:
+        """One table as an Arrow table, a column per field; ``.to_pandas()`` makes a data frame.
+
+        Parameters
+        ----------
+        name
+            ``"steps"``, ``"waits"``, ``"requests"``, ``"processes"``, ``"slices"`` or ``"cores"``.
+
+        Raises
+        ------
+        ValueError
+            If there is no such table.
+        """
+        if name not in _ROWS:
+            raise ValueError(f"records have no table {name!r}; they have {', '.join(_ROWS)}")
+        return _to_arrow(_ROWS[name], getattr(self, name))
+
     def write(self, folder: Path) -> None:
-        """Store as ``FOLDER/{steps,waits,requests,processes}.parquet`` and ``meta.json``."""
+        """Store each table as ``FOLDER/NAME.parquet``, and ``FOLDER/meta.json``.
+
+        `slices` and `cores` have a file only if they have rows.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         for name, row_type in _ROWS.items():
-            write_rows(folder / f"{name}.parquet", row_type, getattr(self, name))
+            path, rows = folder / f"{name}.parquet", getattr(self, name)
+            if rows or name not in _OPTIONAL:
+                write_rows(path, row_type, rows)
+            else:
+                path.unlink(missing_ok=True)  # of the run that was stored here before
         (folder / "meta.json").write_text(json.dumps(self.meta, indent=1) + "\n")
 
     @classmethod
@@ -191,7 +280,7 @@ class RunRecords:
         Raises
         ------
         ValueError
-            If a file is missing or has other columns.
+            If a file is missing (one of `slices` or `cores` may be) or has other columns.
         """
         try:
             meta = json.loads((folder / "meta.json").read_text())
@@ -200,16 +289,21 @@ class RunRecords:
         rows = {
             name: read_rows(folder / f"{name}.parquet", row_type)
             for name, row_type in _ROWS.items()
+            if name not in _OPTIONAL or (folder / f"{name}.parquet").exists()
         }
         return cls(**rows, meta=meta)
 
 
 def write_rows(path: Path, row_type: type[Any], rows: Iterable[Any]) -> None:
     """Write rows of one type as Parquet, a column per field."""
+    pq.write_table(_to_arrow(row_type, rows), path, compression="zstd")
+
+
+def _to_arrow(row_type: type[Any], rows: Iterable[Any]) -> pa.Table:
     schema = pa.schema([(n, _ARROW_TYPES[t]) for n, t in row_type.__annotations__.items()])
     columns: list[Any] = list(zip(*rows, strict=True)) or [[] for _ in schema]
     arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
-    pq.write_table(pa.table(arrays, schema=schema), path, compression="zstd")
+    return pa.table(arrays, schema=schema)
 
 
 def read_rows(path: Path, row_type: type[Any]) -> list[Any]:
@@ -218,20 +312,25 @@ def read_rows(path: Path, row_type: type[Any]) -> list[Any]:
     Raises
     ------
     ValueError
-        If the file is missing or its columns are not the fields of the row.
+        If the file is missing or its columns are not the fields of the row. A field with a default
+        may lack its column, as in files from before it existed.
     """
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise ValueError(f"cannot read {path}: {error}") from None
-    if tuple(table.column_names) != row_type._fields:
+    found = table.column_names
+    expected = [f for f in row_type._fields if f in found or f not in row_type._field_defaults]
+    if found != expected:
         raise ValueError(
-            f"{path} has the columns {', '.join(table.column_names)};"
-            f" expected {', '.join(row_type._fields)}"
+            f"{path} has the columns {', '.join(found)}; expected {', '.join(row_type._fields)}"
         )
-    return [row_type(*row) for row in zip(*(c.to_pylist() for c in table.columns), strict=True)]
+    rows = zip(*(c.to_pylist() for c in table.columns), strict=True)
+    if len(found) == len(row_type._fields):
+        return [row_type(*row) for row in rows]
+    return [row_type(**dict(zip(found, row, strict=True))) for row in rows]
 
 
 def column(rows: Iterable[Any], name: str) -> NDArray[np.int64]:
     """One integer field of many rows as an array, shape ``(n_rows,)``."""
-    return np.array([getattr(row, name) for row in rows], dtype=np.int64)
+    return np.fromiter(map(attrgetter(name), rows), dtype=np.int64)

@@ -28,7 +28,14 @@ SCHEDULER_RECV: Final = 1  #: the scheduler waits for the reply of the output ra
 SCHEDULER_SLOT: Final = 2  #: the request ring is full: the scheduler waits for a slot
 WORKER_SLOT: Final = 3  #: the reply ring is full: the output rank waits for a slot
 
-SITE_NAMES: Final = ("worker_recv", "scheduler_recv", "scheduler_slot", "worker_slot")
+DEVICE_DONE: Final = 4  #: a worker waits for the end of a step on its device
+SITE_NAMES: Final = (
+    "worker_recv",
+    "scheduler_recv",
+    "scheduler_slot",
+    "worker_slot",
+    "device_done",
+)
 
 MAX_STAGES: Final = 4
 
@@ -101,7 +108,8 @@ class WaitContext(NamedTuple):
     Parameters
     ----------
     site
-        Which wait this is: `WORKER_RECV`, `SCHEDULER_RECV`, `SCHEDULER_SLOT` or `WORKER_SLOT`.
+        Which wait this is: `WORKER_RECV`, `SCHEDULER_RECV`, `SCHEDULER_SLOT`, `WORKER_SLOT` or
+        `DEVICE_DONE`.
     call
         Which call of the step is awaited, 0 or 1. Each (site, call) has a policy of its own, since
         the waits of the two calls differ a hundredfold.

@@ -17,10 +17,13 @@ class Draws:
         The random numbers.
     entity
         Name of the process.
+    prefix
+        Of costs that differ here, such as ``"device_"``, if the profile has them.
     """
 
-    def __init__(self, profile: MachineProfile, tape: Tape, entity: str) -> None:
+    def __init__(self, profile: MachineProfile, tape: Tape, entity: str, prefix: str = "") -> None:
         """Open no stream yet."""
+        self._prefix = prefix
         self._curves = profile.costs
         self._tape = tape
         self._entity = entity
@@ -37,7 +40,8 @@ class Draws:
         """The cost of occasion ``index`` of this kind, nanoseconds."""
         found = self._streams.get(name)
         if found is None:
-            found = self._curves[name], self._tape.uniform(self._entity, name)
+            curve = self._curves.get(self._prefix + name) or self._curves[name]
+            found = curve, self._tape.uniform(self._entity, name)
             self._streams[name] = found
         curve, stream = found
         return int(curve.at(stream.at(index), x))

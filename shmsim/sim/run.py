@@ -2,10 +2,14 @@
 
 from collections.abc import Callable
 
-from shmsim.config import RunConfig
+from shmsim.config import CoresConfig, RunConfig
+from shmsim.laws import check_laws
 from shmsim.metrics import Summary, summarize
+from shmsim.policies import PRESETS
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
+from shmsim.sim.box import Box
+from shmsim.sim.cores import AMPLE, Schedule
 from shmsim.sim.loop import StepLoop
 from shmsim.tape import Tape
 from shmsim.theory import run_cost
@@ -14,29 +18,104 @@ from shmsim.wait import WaitPolicy
 
 
 def simulate(
-    config: RunConfig, policy: WaitPolicy, profile: MachineProfile, replication: int = 0
+    config: RunConfig,
+    policy: WaitPolicy,
+    profile: MachineProfile,
+    replication: int = 0,
+    *,
+    traces: bool = False,
 ) -> RunRecords:
-    """Run the model once; the same arguments give the same records, byte for byte."""
+    """Run the model once; the same arguments give the same records, byte for byte.
+
+    Parameters
+    ----------
+    config, policy, profile, replication
+        What to run, on which costs, with which luck.
+    traces
+        Whether to record who ran on which core and when, where cores are modelled.
+
+    Raises
+    ------
+    ValueError
+        If the config has several engines: `simulate_box` runs those.
+    """
+    if config.cores.engines != 1:
+        raise ValueError(
+            f"cores.engines is {config.cores.engines}; simulate_box() runs several engines on one "
+            "box and gives the records of each"
+        )
+    return simulate_box(config, policy, profile, replication, traces=traces)[0]
+
+
+def simulate_box(
+    config: RunConfig,
+    policy: WaitPolicy,
+    profile: MachineProfile,
+    replication: int = 0,
+    *,
+    traces: bool = False,
+) -> list[RunRecords]:
+    """Run as many engines as the config says on one box; their records, one of each.
+
+    Parameters are those of `simulate`. Every engine has a workload and luck of its own; what is
+    recorded of the cores is the same for all.
+    """
     profile.check_doorbell(config.handoff.doorbell)
-    tape = Tape(config.seed, replication)
-    loop = StepLoop(
-        profile,
-        config.engine,
-        config.device.step_time,
-        config.workload.build(tape),
-        policy,
-        tape,
-        config.delay_price,
-        n_replies=config.engine.workers if config.handoff.replies == "all" else 1,
+    engine, n_engines = config.engine, config.cores.engines
+    box = Box(
+        _schedule(config.cores),
+        n_engines * (1 + engine.workers),
+        pins=config.pin,
+        is_guarded=config.cores.guarded,
+        tape=Tape(config.seed, replication),
+        traces=traces,
     )
-    records = loop.run()
-    records.meta = {
-        "world": "model",
-        "policy": repr(policy),
-        "seed": config.seed,
-        "replication": replication,
-    }
-    return records
+    loops = []
+    for number in range(n_engines):
+        tape = Tape(config.seed, n_engines * replication + number)
+        loops.append(
+            StepLoop(
+                profile,
+                engine,
+                config.device.step_time,
+                config.workload.build(tape),
+                policy,
+                tape,
+                config.delay_price,
+                n_replies=engine.workers if config.handoff.replies == "all" else 1,
+                n_slots=config.handoff.slots,
+                device_policy=PRESETS[engine.device_wait] if engine.device_wait else None,
+                box=box,
+                name=f"engine{number}/" if n_engines > 1 else "",
+            )
+        )
+    box.run(loops)
+    found = [loop.records() for loop in loops]
+    for number, records in enumerate(found):
+        records.meta = {
+            "world": "model",
+            "policy": repr(policy),
+            "seed": config.seed,
+            "replication": n_engines * replication + number,
+        }
+        # The reply thread of a worker runs beside its main thread.
+        n_threads = 2 if engine.scheduling == "async" else 1
+        check_laws(records, n_workers=engine.workers, n_threads=n_threads)
+    return found
+
+
+def _schedule(cores: CoresConfig) -> Schedule:
+    if not (cores.n or cores.quota or (cores.steal_every_ns and cores.steal_ns)):
+        return AMPLE
+    return Schedule(
+        cores.n,
+        cores.slice_ns,
+        cores.tick_ns,
+        int(cores.quota * cores.period_ns),
+        cores.period_ns,
+        cores.steal_every_ns,
+        cores.steal_ns,
+    )
 
 
 #: Told how many trials are done, of how many.

@@ -134,7 +134,8 @@ def test_a_step_takes_on_the_device_what_the_tape_says(run, engine):
     law = config(*engine).device.step_time
     noise = Tape(config().seed, 0).normal("device", "step")
     assert step_times_ns(run) == [
-        law.draw_ns(step.n_decode, step.n_prefill_tokens, noise.at(step.step)) for step in run.steps
+        law.draw_ns(step.n_decode, step.n_prefill_tokens, 0, noise.at(step.step))
+        for step in run.steps
     ]
 
 

@@ -41,12 +41,13 @@ def run(
     max_batched_tokens=2048,
     seed=1,
     replication=0,
+    **more,
 ):
     """Records of one run of the model."""
     engine = EngineConfig(workers, calls, scheduling, max_sequences, max_batched_tokens)
     tape = Tape(seed, replication)
     profile = profile or toy_profile()
-    return StepLoop(profile, engine, step_time, workload, policy, tape, 10.0).run()
+    return StepLoop(profile, engine, step_time, workload, policy, tape, 10.0, **more).run()
 
 
 def token_times(records):

@@ -3,7 +3,6 @@
 from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,33 +17,23 @@ from shmsim.policies import (
     WakeAhead,
     YieldSpin,
 )
-from shmsim.profile import Curve, Distribution
 from shmsim.steptime import StepTime
 from shmsim.tape import Tape
 from shmsim.units import FOREVER_NS, MS, US, S
-from shmsim.wait import SPIN, only
+from shmsim.wait import PARK, SPIN, only
 from shmsim.workload import Lengths, Request, Workload, closed_loop, open_loop
+from tests.theory.noisy import JITTERY, noisy_profile
 from tests.theory.runs import FREE, one_request, run, token_times
-from tests.toy import TOY_COSTS_NS, toy_profile
+from tests.toy import toy_profile
 
 MIXED = closed_loop(12, 3, Lengths(40, 300, 600), Lengths(8, 20, 30), Tape(5))
 POISSON = open_loop(12, 200.0, 1.0, Lengths(40, 300, 600), Lengths(8, 20, 30), Tape(5))
-JITTERY = StepTime(1 * MS, 10 * US, 1 * US, 0.1)
 ENGINES = [
     {"calls": calls, "workers": workers, "scheduling": scheduling}
     for calls in (1, 2)
     for workers in (1, 2)
     for scheduling in ("sync", "async")
 ]
-
-
-def noisy_profile():
-    """The toy profile with wake-ups, overshoots and work that vary, upwards from the toy costs."""
-    profile = toy_profile()
-    for name in ("wake_latency", "timer_overshoot", "schedule", "launch"):
-        values = TOY_COSTS_NS[name] + np.random.default_rng(1).exponential(20 * US, 500)
-        profile.costs[name] = Curve(profile.costs[name].by, (0.0,), (Distribution.of([values]),))
-    return profile
 
 
 # Limiting cases.
@@ -68,8 +57,9 @@ def test_with_an_endless_window_spin_then_park_is_busy_spin(engine):
 def test_without_a_window_spin_then_park_is_park(engine):
     engine = {**engine, "profile": noisy_profile(), "step_time": JITTERY}
     windowed, parked = run(SpinThenPark(0), MIXED, **engine), run(Park(), MIXED, **engine)
-    # Parking is its second stage, after a spin of no length.
-    windowed.waits = [w._replace(stage=0) for w in windowed.waits]
+    # Parking is its second stage, after a spin of no length, in which a look may still be booked.
+    for records in (windowed, parked):
+        records.waits = [w._replace(stage=0, stage_kind=PARK) for w in records.waits]
     assert windowed == parked
 
 
@@ -260,7 +250,7 @@ def test_the_device_is_never_idle_while_a_step_is_launched(drawn):
     records = run(policy, workload, profile=noisy_profile(), step_time=step_time, **engine)
     free_ns = 0
     for step in records.steps:
-        duration_ns = int(step_time.mean_ns(step.n_decode, step.n_prefill_tokens))
+        duration_ns = int(step_time.mean_ns(step.n_decode, step.n_prefill_tokens, 0))
         assert step.done_ns == max(step.launched_ns, free_ns) + duration_ns
         free_ns = step.done_ns
 

@@ -17,6 +17,18 @@ calls_per_step = 1
 scheduling = "async"
 max_sequences = 8
 max_batched_tokens = 512
+device_wait = "spin"
+
+[cores]
+n = 3
+engines = 2
+quota = 1.5
+period = "50ms"
+slice = "3ms"
+tick = "1ms"
+steal_every = "1s"
+steal = "2ms"
+guarded = false
 
 [workload]
 kind = "open"
@@ -68,6 +80,18 @@ def test_every_value_of_a_file_arrives():
         "scheduling": "async",
         "max_sequences": 8,
         "max_batched_tokens": 512,
+        "device_wait": "spin",
+    }
+    assert vars(config.cores) == {
+        "n": 3,
+        "engines": 2,
+        "quota": 1.5,
+        "period_ns": 50 * MS,
+        "slice_ns": 3 * MS,
+        "tick_ns": 1 * MS,
+        "steal_every_ns": 1 * S,
+        "steal_ns": 2 * MS,
+        "guarded": False,
     }
     assert (config.workload.kind, config.workload.requests) == ("open", 7)
     assert (config.workload.rate_per_s, config.workload.burstiness) == (3.0, 0.5)
@@ -161,7 +185,7 @@ BAD = {
     ),
     "no trace": (
         'workload.kind = "trace"',
-        'workload.kind = "trace" needs workload.trace, the path of a CSV',
+        'workload.kind = "trace" needs workload.trace, the path of a file',
     ),
     "policy no list": ("policy = 1", "policies are tables in a list: write [[policy]] above each"),
     "no policy": ("policy = []", "policies are tables in a list"),

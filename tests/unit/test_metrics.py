@@ -1,17 +1,37 @@
+import inspect
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from shmsim import metrics
 from shmsim.metrics import (
+    core_utilisation,
+    cores_of,
+    cpu_per_token_ns,
+    device_utilisation,
+    duration_s,
+    e2e_ns,
+    goodput_per_s,
+    host_share,
     itl_ns,
+    mean_in_system,
+    output_tokens_per_s,
     quantiles,
+    queue_ns,
+    requests_per_s,
+    step_gap_ns,
+    step_time_ns,
     summarize,
+    total_tokens_per_s,
     tpot_ns,
     ttft_ns,
+    wait_cores_of,
     wait_delay_ns,
 )
-from shmsim.records import ProcessRow, RequestRow, RunRecords, StepRow, WaitRow
+from shmsim.records import CoreRow, ProcessRow, RequestRow, RunRecords, StepRow, WaitRow
 from shmsim.units import MS, US, S
 from shmsim.wait import SCHEDULER_RECV, WORKER_RECV
 
@@ -93,3 +113,102 @@ def test_the_summary_of_a_run_adds_up_by_hand():
 def test_a_run_without_a_request_has_no_summary():
     with pytest.raises(ValueError, match="holds no finished request"):
         summarize(RunRecords())
+
+
+def test_end_to_end_is_from_arrival_to_the_last_token():
+    assert e2e_ns(REQUESTS).tolist() == [11 * MS, 9 * MS, 6 * MS]
+
+
+def test_rates_are_counted_from_the_first_arrival_to_the_last_token():
+    assert duration_s(REQUESTS) == 0.016
+    assert requests_per_s(REQUESTS) == 3 / 0.016
+    assert output_tokens_per_s(REQUESTS) == 6 / 0.016
+    assert total_tokens_per_s(REQUESTS) == 166 / 0.016
+
+
+@pytest.mark.parametrize(
+    ("ttft_ms", "tpot_ms", "n_good"), [(5, 3, 2), (9, 3, 3), (9, 2, 2), (9, 0, 1), (4, 9, 0)]
+)
+def test_goodput_counts_requests_within_both_limits(ttft_ms, tpot_ms, n_good):
+    per_s = goodput_per_s(REQUESTS, ttft_limit_ns=ttft_ms * MS, tpot_limit_ns=tpot_ms * MS)
+    assert per_s == n_good / 0.016
+
+
+def test_requests_in_the_system_are_their_rate_times_their_mean_stay():
+    assert mean_in_system(REQUESTS) == pytest.approx(26 / 16)
+    rate, stay_s = requests_per_s(REQUESTS), e2e_ns(REQUESTS).mean() / S
+    assert mean_in_system(REQUESTS) == pytest.approx(rate * stay_s)
+
+
+def step(number, scheduled_ms, launched_ms, done_ms, seen_ms):
+    published, replied = scheduled_ms + 1, done_ms + 1
+    instants = (scheduled_ms, published, launched_ms, done_ms, replied, seen_ms)
+    return StepRow(number, 1, 0, *(instant * MS for instant in instants))
+
+
+SYNC = [step(0, 0, 2, 7, 10), step(1, 12, 14, 19, 22)]
+ASYNC = [step(0, 0, 2, 10, 12), step(1, 4, 6, 18, 20), step(2, 12, 14, 26, 28)]
+
+
+def test_the_device_works_on_one_step_at_a_time():
+    assert step_time_ns(SYNC).tolist() == [5 * MS, 5 * MS]
+    assert step_time_ns(ASYNC).tolist() == [8 * MS, 8 * MS, 8 * MS]
+    assert step_gap_ns(SYNC).tolist() == [7 * MS]
+    assert step_gap_ns(ASYNC).tolist() == [0, 0]
+    assert step_time_ns([]).tolist() == step_gap_ns([]).tolist() == []
+
+
+def test_the_share_of_the_host_is_what_the_device_does_not_hide():
+    assert host_share(SYNC) == 1 - 10 / 20  # from 10 to 12 ms nothing was under way
+    assert host_share(ASYNC) == 1 - 24 / 28
+    assert math.isnan(host_share([]))
+
+
+def test_the_queue_ends_when_the_step_of_the_first_token_is_scheduled():
+    requests = [
+        RequestRow(0, -2 * MS, True, 1, 2, [10 * MS, 22 * MS]),
+        RequestRow(1, 3 * MS, False, 1, 1, [22 * MS]),
+    ]
+    assert queue_ns(RunRecords(steps=SYNC, requests=requests)).tolist() == [2 * MS, 9 * MS]
+    with pytest.raises(ValueError, match="request 0 left at 10000000 ns, when none of 0 steps"):
+        queue_ns(RunRecords(requests=requests))
+
+
+def test_cores_and_cpu_time_are_shares_of_the_run():
+    waits = [wait(WORKER_RECV, 0, True, 0, 1, 2)._replace(cpu_ns=3 * MS)] * 2
+    records = RunRecords(
+        steps=SYNC,
+        waits=waits,
+        requests=REQUESTS,
+        processes=[process("scheduler", 5 * MS), process("p", 7 * MS)],
+        cores=[CoreRow(4, 20 * MS, 5 * MS, 3 * MS, 12 * MS)],
+    )
+    assert cores_of(records) == {"scheduler": 0.25, "p": 0.35}
+    assert wait_cores_of(records) == {"scheduler": 0, "p": 0.3}
+    assert core_utilisation(records) == {4: 0.25}
+    assert device_utilisation(records) == 0.5
+    assert cpu_per_token_ns(records) == 2 * MS
+
+
+def test_engines_that_share_a_box_are_summarised_by_role():
+    processes = [process("engine1/scheduler", 5 * MS), process("engine1/worker0", 2 * MS)]
+    summary = summarize(RunRecords(requests=REQUESTS, processes=processes))
+    assert (summary.scheduler_cores, summary.worker_cores) == (0.25, 0.1)
+
+
+def documented():
+    """The table of docs/metrics.md, from the docstrings."""
+    lines = ["| metric | what it is | formula |", "|---|---|---|"]
+    for name, function in inspect.getmembers(metrics, inspect.isfunction):
+        if function.__module__ != metrics.__name__ or name in ("quantiles", "summarize"):
+            continue
+        text = inspect.getdoc(function)
+        meaning = re.sub(r",? shape ``.*?``", "", text.splitlines()[0])
+        (formula,) = re.findall(r"Formula: ``(.+)``", text)
+        lines.append(f"| `{name}` | {meaning} | `{formula}` |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_documentation_lists_every_metric_as_its_docstring_does():
+    page = Path(__file__).parents[2] / "docs" / "metrics.md"
+    assert documented() in page.read_text(), f"the table should be\n{documented()}"

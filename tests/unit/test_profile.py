@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shmsim.profile import COSTS, QUANTILE_GRID, VERSION, Curve, Distribution, MachineProfile
+from shmsim.provenance import CALIBRATED, Source
 from shmsim.units import US
 from tests.toy import constant, toy_profile
 
@@ -199,6 +200,41 @@ def test_what_is_no_profile_at_all_is_refused(tmp_path, text):
     path = tmp_path / "profile.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"is not (JSON|a profile)"):
+        MachineProfile.read(path)
+
+
+# Sources.
+
+
+def test_sources_are_stored_and_absent_ones_were_calibrated(tmp_path):
+    profile = toy_profile()
+    assert profile.source_of("launch") == CALIBRATED
+    profile.sources["launch"] = Source("assumed", "as elsewhere")
+    profile.write(tmp_path / "profile.json")
+    again = MachineProfile.read(tmp_path / "profile.json")
+    assert again == profile
+    assert again.source_of("launch") == Source("assumed", "as elsewhere")
+    assert again.source_of("pickle").mark == "measured"
+
+
+def test_a_profile_without_sources_is_stored_as_ever(tmp_path):
+    toy_profile().write(tmp_path / "profile.json")
+    assert "sources" not in json.loads((tmp_path / "profile.json").read_text())
+    assert VERSION == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"mark": "guessed", "text": "x"}, "mark must be one of measured, published, assumed; got"),
+        ({"mark": "", "text": "x"}, "mark must be one of"),
+        ({"mark": "assumed", "text": " "}, "marked assumed needs a text that says where it comes"),
+        ({"mark": "assumed"}, "KeyError.*text"),
+    ],
+)
+def test_a_source_that_says_nothing_is_refused(stored, source, message):
+    path = stored(spoil(["sources"], {"launch": source}))
+    with pytest.raises(ValueError, match=f"is damaged: .*{message}"):
         MachineProfile.read(path)
 
 

@@ -7,13 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shmsim.records import (
+    CoreRow,
     ProcessRow,
     RequestRow,
     RunRecords,
+    SliceRow,
     StepRow,
     WaitRow,
     column,
     read_rows,
+    role,
     write_rows,
 )
 
@@ -32,12 +35,70 @@ def rows(row_type):
 
 
 @settings(max_examples=30)
-@given(steps=rows(StepRow), waits=rows(WaitRow), requests=rows(RequestRow), done=rows(ProcessRow))
-def test_records_read_back_as_they_were_written(tmp_path_factory, steps, waits, requests, done):
+@given(
+    steps=rows(StepRow),
+    waits=rows(WaitRow),
+    requests=rows(RequestRow),
+    done=rows(ProcessRow),
+    slices=rows(SliceRow),
+    cores=rows(CoreRow),
+)
+def test_records_read_back_as_they_were_written(
+    tmp_path_factory, steps, waits, requests, done, slices, cores
+):
     folder = tmp_path_factory.mktemp("records") / "new" / "folder"
-    records = RunRecords(steps, waits, requests, done, {"seed": 7, "policy": "Park()"})
+    records = RunRecords(
+        steps, waits, requests, done, slices, cores, {"seed": 7, "policy": "Park()"}
+    )
     records.write(folder)
     assert RunRecords.read(folder) == records
+
+
+def test_a_folder_from_before_there_were_cores_reads_as_without(tmp_path):
+    cores, slices = [CoreRow(0, 9, 4, 2, 3)], [SliceRow("scheduler", 0, 1, 5)]
+    RunRecords(cores=cores, slices=slices).write(tmp_path)
+    assert RunRecords.read(tmp_path).cores == cores
+    for name in ("cores", "slices"):
+        (tmp_path / f"{name}.parquet").unlink()
+    old = RunRecords.read(tmp_path)
+    assert (old.cores, old.slices) == ([], [])
+    (tmp_path / "waits.parquet").unlink()
+    with pytest.raises(ValueError, match=r"cannot read .*waits\.parquet"):
+        RunRecords.read(tmp_path)
+
+
+def test_records_written_over_others_leave_none_of_their_rows(tmp_path):
+    RunRecords(cores=[CoreRow(0, 9, 4, 2, 3)]).write(tmp_path)
+    RunRecords().write(tmp_path)
+    assert RunRecords.read(tmp_path) == RunRecords()
+
+
+def test_a_field_with_a_default_may_lack_its_column(tmp_path):
+    path = tmp_path / "waits.parquet"
+    row = WaitRow("worker0", 0, 1, 2, True, 3, 4, 5, 6, 7, 8, False, 9, 5)
+    write_rows(path, WaitRow, [row])
+    table = pq.read_table(path)
+    pq.write_table(table.drop_columns("stage_kind"), path)
+    assert read_rows(path, WaitRow) == [row._replace(stage_kind=-1)]
+    pq.write_table(table.drop_columns("preempted"), path)
+    with pytest.raises(ValueError, match=r"expected process, .* preempted, stage_kind"):
+        read_rows(path, WaitRow)
+
+
+def test_a_table_has_a_typed_column_for_each_field():
+    records = RunRecords(requests=[RequestRow(0, 5, True, 10, 2, [7, 9])])
+    table = records.table("requests")
+    assert table.column_names == list(RequestRow._fields)
+    assert table.to_pylist() == [records.requests[0]._asdict()]
+    assert table.schema.field("token_ns").type == pa.list_(pa.int64())
+    assert records.table("waits").num_rows == 0
+    with pytest.raises(ValueError, match="no table 'frames'; they have steps, waits"):
+        records.table("frames")
+
+
+def test_the_role_of_a_process_is_its_name_without_its_engine():
+    assert role("engine3/worker12") == "worker12"
+    assert role("scheduler") == "scheduler"
 
 
 def test_rows_with_other_columns_are_refused_and_both_are_named(tmp_path):

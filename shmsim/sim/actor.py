@@ -1,0 +1,308 @@
+"""A process of the model: its costs, its cores, its policies and its records."""
+
+from shmsim.batching import Batch
+from shmsim.profile import MachineProfile
+from shmsim.records import ProcessRow, WaitRow
+from shmsim.sim.clock import Process, VirtualClock
+from shmsim.sim.contended import Lane, SharedWait
+from shmsim.sim.draws import Draws
+from shmsim.sim.source import Inbox, Message, Ring, Source
+from shmsim.sim.waiter import Seen, VirtualWait
+from shmsim.tape import Tape
+from shmsim.wait import (
+    DEVICE_DONE,
+    SCHEDULER_RECV,
+    SCHEDULER_SLOT,
+    WORKER_SLOT,
+    WaitContext,
+    WaitCosts,
+    WaitOutcome,
+    WaitPlan,
+    WaitPolicy,
+    check_plan,
+)
+
+
+class Site:
+    """One place where a process waits: its policies, one for each call, and its luck.
+
+    Parameters
+    ----------
+    actor
+        Whose it is.
+    kind
+        As in `shmsim.wait.WaitContext`.
+    entity
+        Name of its random numbers: another site's waits do not shift them.
+    policy
+        Start value.
+    """
+
+    def __init__(self, actor: "Actor", kind: int, entity: str, policy: WaitPolicy) -> None:
+        """Nothing was waited for yet."""
+        tape, profile = actor.tape, actor.profile
+        self.kind = kind
+        self.policies = [policy, policy]
+        self.uniform = tape.uniform(entity, "policy")
+        prefix = "device_" if kind == DEVICE_DONE else ""
+        self.draws = Draws(profile, tape, entity, prefix)
+        self.plan_noise = tape.uniform(entity, "plan")
+        self.after_noise = tape.uniform(entity, "after")
+        self.policy_cost = profile.costs_of_policy(type(policy).__name__)
+        self.n_waits = 0
+        self.n_learnt = 0
+        self.last_seen_ns = 0
+        self.finished: list[tuple[WaitContext, WaitOutcome]] = []
+
+
+class Actor:
+    """A process.
+
+    Parameters
+    ----------
+    env, profile, tape, costs
+        Clock, calibrated costs, random numbers, and what policies are told.
+    name
+        In records.
+    kind
+        Where it waits for messages: `SCHEDULER_RECV` or `WORKER_RECV`.
+    lane
+        The main thread, on shared cores; None: it has a core to itself.
+    """
+
+    def __init__(
+        self,
+        env: VirtualClock,
+        profile: MachineProfile,
+        tape: Tape,
+        costs: WaitCosts,
+        name: str,
+        kind: int,
+        lane: Lane | None,
+    ) -> None:
+        """Do nothing yet."""
+        self.env = env
+        self.profile = profile
+        self.tape = tape
+        self.costs = costs
+        self.name = name
+        self.kind = kind
+        self.lane = lane
+        self.draws = Draws(profile, tape, name)
+        self.sites: list[Site] = []
+        self.cpu_ns = 0
+        self.notified = self.elided = 0
+        self.rows: list[WaitRow] = []
+        is_scheduler = kind == SCHEDULER_RECV
+        self._rehearsal = "rehearsal" if is_scheduler else "worker_rehearsal"
+        self._work = "slow" if is_scheduler else "worker_slow"
+        self._slot_kind = SCHEDULER_SLOT if is_scheduler else WORKER_SLOT
+
+    def site(self, kind: int, entity: str, policy: WaitPolicy) -> Site:
+        """A place where it waits."""
+        site = Site(self, kind, entity, policy)
+        self.sites.append(site)
+        return site
+
+    # Work.
+
+    def busy(self, duration_ns: int, lane: Lane | None = None) -> Process:
+        """Occupy a core for some time: on shared cores that of a lane, of the main thread first."""
+        lane = lane or self.lane
+        if lane is None:
+            self.cpu_ns += duration_ns
+            yield self.env.timeout(duration_ns)
+        else:
+            yield lane.thread.run(duration_ns)
+
+    def book(self, cpu_ns: int) -> None:
+        """Count CPU time that delays nobody."""
+        if self.lane is None:
+            self.cpu_ns += cpu_ns
+        else:
+            self.lane.unplaced_ns += cpu_ns
+
+    def sleep(self, lane: Lane | None = None) -> None:
+        """Leave the core for whatever comes next; `wake` follows."""
+        lane = lane or self.lane
+        if lane is not None:
+            lane.thread.sleep()
+
+    def wake(self, lane: Lane | None = None) -> None:
+        """Want the core again."""
+        lane = lane or self.lane
+        if lane is not None:
+            lane.thread.wake()
+
+    def slowness(self, mode: str, rested_ns: int) -> int:
+        """Extra time of the work that follows a wait."""
+        if rested_ns <= 0:
+            return 0
+        return max(0, self.draws.next(f"{self._work}_after_{mode}", rested_ns))
+
+    # Messages.
+
+    def publish(
+        self,
+        ring: Ring,
+        slots: Site,
+        message: Message,
+        n_bytes: int,
+        work_ns: int,
+        lane: Lane | None = None,
+    ) -> Process:
+        """Work, wait for a slot if there is none, publish, ring; returns the publish stamp."""
+        if ring.is_full:
+            yield from self.busy(work_ns, lane)
+            work_ns = 0
+        while ring.is_full:
+            yield from self.await_source(
+                slots, ring.slots, message.call, message.step, None, message.pending, lane
+            )
+            yield from self.learn(lane)
+        yield from self.busy(work_ns + self.draws.next("ring_publish", n_bytes), lane)
+        published = Message(
+            message.step, message.call, message.batch, message.pending, self.env.now_ns
+        )
+        n_armed, asleep_ns = ring.publish(published)
+        yield from self._ring_bell(n_armed, asleep_ns, lane)
+        return published.published_ns
+
+    def _ring_bell(self, n_armed: int, asleep_ns: int, lane: Lane | None = None) -> Process:
+        if n_armed:
+            self.notified += 1
+            # One wake-up call serves all, but it wakes them one after another.
+            yield from self.busy(n_armed * self.draws.next("notify_armed", asleep_ns), lane)
+        else:
+            self.elided += 1
+            yield from self.busy(self.draws.next("notify_unarmed"), lane)
+
+    def receive(
+        self, site: Site, inbox: Inbox, call: int, step: int, known: Batch | None, pending: bool
+    ) -> Process:
+        """Wait for the next message by plan; returns it with how the wait ended."""
+        seen = yield from self.await_source(site, inbox, call, step, known, pending)
+        return inbox.messages.popleft(), seen
+
+    def read(self, ring: Ring, inbox: Inbox, n_bytes: int, seen: Seen, work_ns: int) -> Process:
+        """Copy a message out, release its slot, and work on it; what was slept on slows that."""
+        yield from self.busy(self.draws.next("wait_exit") + self.draws.next("ring_read", n_bytes))
+        n_armed, asleep_ns = ring.release(inbox)
+        if n_armed:
+            self.notified += 1
+            yield from self.busy(self.draws.next("notify_armed", asleep_ns))
+        yield from self.busy(self.slowness(seen.resumed_from, seen.rested_ns) + work_ns)
+
+    # Waits.
+
+    def await_source(
+        self,
+        site: Site,
+        source: Source,
+        call: int,
+        step: int,
+        known: Batch | None,
+        pending: bool,
+        lane: Lane | None = None,
+    ) -> Process:
+        """Wait by plan until something is there; returns how the wait ended, and records it."""
+        index = site.n_waits
+        site.n_waits += 1
+        ctx = WaitContext(
+            site.kind,
+            call,
+            self.env.now_ns - site.last_seen_ns,
+            pending,
+            len(known.decode) if known else 0,
+            known.n_prefill_tokens if known else 0,
+            known.n_kv_tokens if known else 0,
+            site.uniform.at(index),
+            self.costs,
+        )
+        plan = site.policies[call].plan(ctx)
+        check_plan(plan)
+        plan_ns = int(site.policy_cost["plan"].at(site.plan_noise.at(index)))
+        yield from self.busy(plan_ns + self.draws.next("wait_enter"), lane)
+        started_ns = self.env.now_ns
+        lane = lane or self.lane
+        if lane is None:
+            seen = yield from self._wait_alone(site, source, plan, index)
+            self.cpu_ns += sum(seen.cpu_ns)
+        else:
+            wait = SharedWait(self.env, lane, site.draws, plan, index, self._rehearsal)
+            seen = yield from wait.see(source)
+        found_ns = source.found_ns()
+        assert found_ns is not None, "a wait ends when there is something"
+        seen_ns = site.last_seen_ns = self.env.now_ns
+        n_preempted = lane.take_preemptions() if lane else 0
+        outcome = WaitOutcome(
+            found_ns - started_ns,
+            seen_ns - started_ns,
+            seen.stage,
+            seen.cpu_ns,
+            seen.overshoot_ns,
+            seen.belled,
+            n_preempted,
+        )
+        site.finished.append((ctx, outcome))
+        self.rows.append(
+            WaitRow(
+                self.name,
+                site.kind,
+                call,
+                step,
+                pending,
+                started_ns,
+                found_ns,
+                seen_ns,
+                seen.stage,
+                sum(seen.cpu_ns),
+                seen.overshoot_ns,
+                seen.belled,
+                n_preempted,
+                plan[seen.stage].kind,
+            )
+        )
+        return seen
+
+    def _wait_alone(self, site: Site, source: Source, plan: WaitPlan, index: int) -> Process:
+        """With a core to itself a wait can be looked up instead of lived through."""
+        started_ns = self.env.now_ns
+        wait = VirtualWait(plan, site.draws, index, self._rehearsal)
+        if source.found_ns() is None:
+            source.wait, source.started_ns = wait, started_ns
+            source.arrival = self.env.event()
+            yield source.arrival
+            source.wait = source.arrival = None
+        found_ns = source.found_ns()
+        assert found_ns is not None, "an arrival announces something"
+        seen = wait.see(found_ns - started_ns)
+        yield self.env.timeout(started_ns + seen.seen_after_ns - self.env.now_ns)
+        return seen
+
+    def learn(self, lane: Lane | None = None) -> Process:
+        """Let the policies learn from the last waits, off the critical path."""
+        for site in self.sites:
+            finished, site.finished = site.finished, []
+            for ctx, outcome in finished:
+                site.policies[ctx.call] = site.policies[ctx.call].after(ctx, outcome)
+                u = site.after_noise.at(site.n_learnt)
+                site.n_learnt += 1
+                yield from self.busy(int(site.policy_cost["after"].at(u)), lane)
+
+    def row(self, wall_ns: int, lanes: list[Lane]) -> ProcessRow:
+        """What it consumed, on its own core or on all of its lanes."""
+        threads = [lane.thread for lane in lanes]
+        cpu_ns = sum(t.cpu_ns for t in threads) + sum(lane.unplaced_ns for lane in lanes)
+        return ProcessRow(
+            self.name,
+            wall_ns,
+            self.cpu_ns + cpu_ns,
+            0,
+            sum(t.queued_ns for t in threads),
+            0,
+            sum(t.n_preempted for t in threads),
+            self.notified,
+            self.elided,
+            unplaced_ns=sum(lane.unplaced_ns for lane in lanes),
+        )

@@ -1,0 +1,97 @@
+"""The box that engines of the model run on: its clock, its cores, and who may use which."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import simpy
+
+from shmsim.records import CoreRow, SliceRow
+from shmsim.sim.clock import VirtualClock
+from shmsim.sim.contended import Lane
+from shmsim.sim.cores import AMPLE, Host, Schedule
+from shmsim.tape import Tape
+
+
+class Startable(Protocol):
+    """Something that consists of processes of the model."""
+
+    def start(self) -> list[simpy.Process]:
+        """Start them."""
+        ...
+
+
+class Box:
+    """A machine in virtual time.
+
+    Parameters
+    ----------
+    rules
+        Its cores. `AMPLE`: every thread has one to itself, and none is modelled.
+    n_processes
+        How many processes will run here; with ``pins`` and a core for each, each gets its own.
+    is_guarded
+        Whether spins give way once they were preempted, as those of realrun do.
+    tape
+        Luck of the hypervisor's thefts.
+    traces
+        Whether to note who ran where and when.
+    """
+
+    def __init__(
+        self,
+        rules: Schedule = AMPLE,
+        n_processes: int = 0,
+        *,
+        pins: bool = False,
+        is_guarded: bool = True,
+        tape: Tape = Tape(0),  # noqa: B008 - immutable
+        traces: bool = False,
+    ) -> None:
+        """Nobody is here yet."""
+        self.env = VirtualClock()
+        self.slices: list[SliceRow] = []
+        self._is_guarded = is_guarded
+        self._lanes: dict[str, list[Lane]] = {}
+        self._host: Host | None = None
+        self._tape = tape
+        if rules != AMPLE:
+            # Threads may outnumber processes twofold: each worker may have one for replies.
+            n_cores = rules.n_cores or 2 * max(n_processes, 1)
+            self._host = Host(self.env, rules, n_cores, self.slices if traces else None)
+            self._pins = pins and n_processes <= n_cores
+
+    def lane(self, process: str) -> Lane | None:
+        """A thread of a process, beside its others; None where each has a core to itself."""
+        if self._host is None:
+            return None
+        is_new = process not in self._lanes
+        lanes = self._lanes.setdefault(process, [])
+        core = None
+        if self._pins:
+            core = len(self._lanes) - 1 if is_new else lanes[0].thread.pinned
+        lanes.append(Lane(self._host.thread(process, core), self._is_guarded))
+        return lanes[-1]
+
+    def lanes_of(self, process: str) -> list[Lane]:
+        """All threads of a process."""
+        return self._lanes.get(process, [])
+
+    def run(self, engines: Sequence[Startable]) -> None:
+        """Run until all processes of all engines have ended."""
+        processes = [process for engine in engines for process in engine.start()]
+        if self._host is not None:
+            draws = [
+                self._tape.generator(f"core{core.number}", "steal").standard_exponential
+                for core in self._host.cores
+            ]
+            self._host.start(draws)
+        self.env.run(until=self.env.all_of(processes))
+
+    def core_rows(self, wall_ns: int) -> list[CoreRow]:
+        """What became of the time of each core; empty where none is modelled."""
+        return self._host.rows(wall_ns) if self._host else []
+
+    @property
+    def throttled_ns(self) -> int:
+        """How long the quota kept everybody from running."""
+        return self._host.throttled_ns if self._host else 0

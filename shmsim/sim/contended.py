@@ -1,0 +1,226 @@
+"""Carries out a wait plan on cores that others want too.
+
+The same stages and the same draws as `shmsim.sim.waiter`, event by event: what a waiter is doing
+when its message comes depends on who has the core. With a core for every thread both give the same
+result, to the nanosecond (tests/theory/test_cores.py).
+"""
+
+from typing import Any, Final
+
+from shmsim.sim.clock import Process, VirtualClock
+from shmsim.sim.cores import Thread
+from shmsim.sim.draws import Draws
+from shmsim.sim.source import Source
+from shmsim.sim.waiter import DOZED, PARKED, REHEARSED, SPUN, Seen
+from shmsim.units import FOREVER_NS, MS
+from shmsim.wait import DOZE, MAX_STAGES, PARK, POLL, REHEARSE, SPIN, YIELD, StageCpu, WaitPlan
+
+# As in realrun/_native.c: who lost its core for that long while it span sleeps on the doorbell
+# instead of spinning, for a while.
+_DESCHEDULED_NS: Final = 1 * MS
+_CROWDED_FOR_NS: Final = 100 * MS
+
+
+class Lane:
+    """A thread of a process, and what it remembers from wait to wait.
+
+    Parameters
+    ----------
+    thread
+        Where it runs.
+    is_guarded
+        Whether its spins give way once they were preempted, as those of realrun do.
+    """
+
+    def __init__(self, thread: Thread, is_guarded: bool) -> None:
+        """Nothing has happened yet."""
+        self.thread = thread
+        self.is_guarded = is_guarded
+        self.crowded_until_ns = 0
+        self.unplaced_ns = 0  #: CPU time of going to sleep, which delays nobody
+        self._n_preempted = 0
+
+    def take_preemptions(self) -> int:
+        """How often the core was taken from it since the last question."""
+        before, self._n_preempted = self._n_preempted, self.thread.n_preempted
+        return self._n_preempted - before
+
+
+class SharedWait:
+    """One wait of one lane.
+
+    Parameters
+    ----------
+    env, lane, draws
+        The clock, who waits, and its costs.
+    plan, index, rehearsal
+        As of `shmsim.sim.waiter.VirtualWait`.
+    """
+
+    def __init__(
+        self,
+        env: VirtualClock,
+        lane: Lane,
+        draws: Draws,
+        plan: WaitPlan,
+        index: int,
+        rehearsal: str,
+    ) -> None:
+        """Start to wait."""
+        self._env = env
+        self._lane = lane
+        self._thread = lane.thread
+        self._draws = draws
+        self._plan = plan
+        self._index = index
+        self._rehearsal = rehearsal
+        self._overshoot_ns = self._dozed_ns = 0
+        self._belled = False
+        self._booked_ns = 0
+
+    def see(self, source: Source) -> Process:
+        """Wait; returns a `Seen`."""
+        env, started_ns = self._env, self._env.now_ns
+        self._booked_ns = self._cpu_ns()
+        cpu_ns = [0] * MAX_STAGES
+        rehearsed = False
+        stage = rested_ns = 0
+        found = spun = False
+        for stage, (kind, until_ns, period_ns) in enumerate(self._plan):
+            if source.found_ns() is not None:
+                break
+            begun_ns, found = env.now_ns, False
+            if kind == REHEARSE:
+                rehearsed = True
+                cost_ns = self._draws.at(self._rehearsal, self._index, self._dozed_ns)
+                yield self._thread.run(cost_ns)
+                cpu_ns[stage] = self._spent()
+                continue
+            deadline_ns = FOREVER_NS if until_ns >= FOREVER_NS else started_ns + until_ns
+            if begun_ns >= deadline_ns:
+                continue
+            if kind in (SPIN, YIELD):
+                found = yield from self._spin(source, deadline_ns, yields=kind == YIELD)
+                if found and not self._belled:
+                    spun, rested_ns = True, env.now_ns - begun_ns
+                    name = "spin_detection" if kind == SPIN else "yield_detection"
+                    yield self._thread.run(self._draws.at(name, self._index))
+            elif kind in (DOZE, PARK):
+                found = yield from self._sleep_on_bell(source, deadline_ns, period_ns)
+            else:
+                period = period_ns if kind == POLL else deadline_ns - begun_ns
+                found = yield from self._nap(source, deadline_ns, period)
+            cpu_ns[stage] = self._spent()
+            if found:
+                break
+        else:
+            raise AssertionError("the last stage of a plan lasts for ever (check_plan)")
+        mode = SPUN
+        if self._dozed_ns:
+            mode, rested_ns = DOZED if spun else PARKED, self._dozed_ns
+        if rehearsed and not self._belled:
+            mode = REHEARSED
+        return Seen(
+            env.now_ns - started_ns,
+            stage,
+            StageCpu(*cpu_ns),
+            self._overshoot_ns,
+            self._belled,
+            mode,
+            rested_ns,
+        )
+
+    def _cpu_ns(self) -> int:
+        return self._thread.cpu_ns + self._lane.unplaced_ns
+
+    def _spent(self) -> int:
+        """CPU time since the last question."""
+        before_ns, self._booked_ns = self._booked_ns, self._cpu_ns()
+        return self._booked_ns - before_ns
+
+    def _spin(self, source: Source, deadline_ns: int, *, yields: bool) -> Process:
+        """Look until it is there or the deadline; give way while the cores are crowded."""
+        env, lane, thread = self._env, self._lane, self._thread
+        while True:
+            if lane.is_guarded and not yields and env.now_ns < lane.crowded_until_ns:
+                until_ns = min(lane.crowded_until_ns, deadline_ns)
+                if (yield from self._sleep_on_bell(source, until_ns, 0)):
+                    return True
+                if env.now_ns >= deadline_ns:
+                    return False
+            thread.off_core_ns = 0
+
+            def look() -> bool:
+                crowded = lane.is_guarded and not yields and thread.off_core_ns > _DESCHEDULED_NS
+                return source.found_ns() is not None or crowded
+
+            source.spinner = thread
+            ended_by_look = yield thread.spin(look, deadline_ns, yields=yields)
+            source.spinner = None
+            if lane.is_guarded and not yields and thread.off_core_ns > _DESCHEDULED_NS:
+                lane.crowded_until_ns = env.now_ns + _CROWDED_FOR_NS
+            if source.found_ns() is not None:
+                return True
+            if not ended_by_look:
+                return False
+
+    def _sleep_on_bell(self, source: Source, deadline_ns: int, period_ns: int) -> Process:
+        """Sleep until the ring or the deadline; returns whether it is there."""
+        env, draws, index = self._env, self._draws, self._index
+        begun_ns = env.now_ns
+        source.armed_since_ns = begun_ns
+        rang = yield from self._rest(source, deadline_ns)
+        rested_ns = env.now_ns - begun_ns
+        if rang:
+            self._belled = True
+            self._dozed_ns = rested_ns
+            cpu_ns = draws.at("park_cpu", index, rested_ns)
+            if period_ns:
+                cpu_ns += rested_ns // period_ns * draws.at("doze_cpu", index, period_ns)
+            yield from self._wake(draws.at("wake_latency", index, rested_ns), cpu_ns)
+            return True
+        self._overshoot_ns = draws.at("timer_overshoot", index, rested_ns)
+        self._dozed_ns = rested_ns
+        yield from self._wake(self._overshoot_ns, draws.at("doze_cpu", index, rested_ns))
+        source.armed_since_ns = None
+        return source.found_ns() is not None
+
+    def _nap(self, source: Source, deadline_ns: int, period_ns: int) -> Process:
+        """Sleep deaf to the doorbell, again and again until the deadline."""
+        env, draws, index = self._env, self._draws, self._index
+        self._overshoot_ns = draws.at("timer_overshoot", index, period_ns)
+        self._dozed_ns = period_ns
+        while True:
+            self._thread.sleep()
+            yield env.timeout(period_ns)
+            yield from self._wake(self._overshoot_ns, draws.at("doze_cpu", index, period_ns))
+            if source.found_ns() is not None:
+                return True
+            if env.now_ns >= deadline_ns:
+                return False
+
+    def _rest(self, source: Source, deadline_ns: int) -> Process:
+        """Be asleep until the announcement (True) or the deadline (False)."""
+        env = self._env
+        source.arrival = arrival = env.event()
+        self._thread.sleep()
+        if deadline_ns < FOREVER_NS:
+
+            def give_up(_: Any) -> None:
+                if not arrival.triggered:
+                    arrival.succeed(False)
+
+            timer = env.timeout(deadline_ns - env.now_ns)
+            assert timer.callbacks is not None, "a new event has callbacks"
+            timer.callbacks.append(give_up)
+        rang = yield arrival
+        source.arrival = None
+        return rang
+
+    def _wake(self, latency_ns: int, cpu_ns: int) -> Process:
+        """Be awake after a latency that contains the CPU time, if a core is free by then."""
+        on_core_ns = min(cpu_ns, latency_ns)
+        self._lane.unplaced_ns += cpu_ns - on_core_ns
+        yield self._env.timeout(latency_ns - on_core_ns)
+        self._thread.wake()
+        yield self._thread.run(on_core_ns)

@@ -1,0 +1,511 @@
+"""CPU cores in virtual time: who runs, who waits for a core, who is interrupted.
+
+What Linux's EEVDF scheduler does to threads of equal weight, as far as a step loop can feel it.
+Each core has a queue of its own. A thread has a virtual runtime, its CPU time on that core, and a
+deadline one slice later. Whoever is not ahead of the mean of its core is eligible, and of those the
+earliest deadline runs. A thread that was picked keeps its core for a slice; after that whoever
+wakes with an earlier deadline takes the core at once, and whoever is queued gets it at the next
+tick. So two spinners on one core take turns of a tick (4 ms at 250 Hz), while a thread that sleeps
+most of the time takes the core from a spinner within its wake-up latency, but for a tail: the
+spinner was picked less than a slice ago. ``sched_yield`` gives up the rest of a slice, used or not.
+
+A waking thread goes where it ran last if that core is idle, else to an idle core, else into the
+queue of the one where it ran last. A core that becomes idle takes a queued thread from another.
+
+Not modelled: weights, groups, caches shared by some cores only, balancing between queues that are
+both busy.
+
+Sources: Linux 6.18 kernel/sched/fair.c (pick_eevdf, protect_slice, place_entity, yield_task_fair,
+throttle_cfs_rq); experiments/08_oversubscription measures slices and wake-ups beside it.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+import simpy
+
+from shmsim.records import CoreRow, SliceRow
+from shmsim.units import FOREVER_NS, MS, US
+
+
+class Schedule(NamedTuple):
+    """The cores of a box and the rules by which threads share them.
+
+    Parameters
+    ----------
+    n_cores
+        How many; 0: one for every thread, and the rest does not matter.
+    slice_ns
+        How long a thread that was picked keeps its core from one that wakes; Linux: 0.7 ms times
+        1 + log2 of the number of cores, up to eight.
+    tick_ns
+        How often a core looks whether somebody else is due: 1 s over ``CONFIG_HZ``.
+    quota_ns, period_ns
+        CPU time that all threads together may use in a period (``cpu.max`` of a cgroup); 0: no
+        limit.
+    steal_every_ns, steal_ns
+        How often the hypervisor takes a core away, in the mean, and for how long; 0: never.
+    """
+
+    n_cores: int = 0
+    slice_ns: int = 1_400 * US
+    tick_ns: int = 4 * MS
+    quota_ns: int = 0
+    period_ns: int = 100 * MS
+    steal_every_ns: int = 0
+    steal_ns: int = 0
+
+
+class Thread:
+    """One thread: what it wants of a core, and what it got.
+
+    Attributes
+    ----------
+    cpu_ns, queued_ns
+        CPU time it used; how long it was ready to run and had no core.
+    n_preempted
+        How often a core was taken from it.
+    """
+
+    def __init__(self, host: "Host", process: str, core: int | None) -> None:
+        """Make a thread, asleep; pinned to a core or not."""
+        self._host = host
+        self.process = process
+        self.pinned = core
+        self.core = host.cores[core if core is not None else len(host.threads) % host.n_cores]
+        self.cpu_ns = self.queued_ns = self.n_preempted = 0
+        self.is_awake = False
+        # What it wants: an event that is due once `left_ns` of CPU time are used up (`run`), or at
+        # the first look that finds something, or at `until_ns` (`spin`).
+        self.wanted: simpy.Event | None = None
+        self.left_ns = 0
+        self.look: Callable[[], bool] | None = None
+        self.until_ns = FOREVER_NS
+        self.yields = False
+        # Where it stands in its core's queue.
+        self.vruntime = self.deadline = self.protected_until = self.lag = 0
+        self.since_ns = 0  # when it got the core, or was queued, or fell asleep
+        self.off_core_ns = 0  # how long the last preemption kept it from its core
+
+    def run(self, duration_ns: int) -> simpy.Event:
+        """Use CPU time; the event is due when it is used up, however often it was interrupted."""
+        event: simpy.Event = self._host.env.event()
+        self.wanted = event
+        self.left_ns, self.look = duration_ns, None
+        self.core.wish_changed(self)
+        return event
+
+    def spin(self, look: Callable[[], bool], until_ns: int, *, yields: bool) -> simpy.Event:
+        """Keep looking until something is there, or an instant.
+
+        The value of the event says whether it was there. Whoever makes it true calls `poke`. With
+        ``yields``, it gives the core up whenever somebody else is queued for it.
+        """
+        event: simpy.Event = self._host.env.event()
+        self.wanted = event
+        self.look, self.until_ns, self.yields = look, until_ns, yields
+        self.core.wish_changed(self)
+        return event
+
+    def poke(self) -> None:
+        """Something that this thread may be looking for has changed."""
+        if self.look is not None:
+            self.core.poked(self)
+
+    def sleep(self) -> None:
+        """Give the core up."""
+        self.is_awake = False
+        self.core.leave(self)
+
+    def wake(self) -> None:
+        """Want a core again."""
+        self.is_awake = True
+        self._host.place(self)
+
+
+class Core:
+    """One core: the thread that runs, and those that want to."""
+
+    def __init__(self, host: "Host", number: int) -> None:
+        """Start idle."""
+        self._host = host
+        self._env = host.env
+        self.number = number
+        self.running: Thread | None = None
+        self.queue: list[Thread] = []
+        self.busy_ns = self.stolen_ns = 0
+        self.is_stolen = False
+        self._stolen_since_ns = 0
+        self._settled_ns = 0
+        self._mean = 0  # virtual runtime when the last thread left
+        self._is_slice_over = False  # since the thread was picked
+        self._timer = 0  # only the latest timer counts
+        self._slice_since_ns = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a thread that wakes here runs at once."""
+        return self.running is None and not self.queue and not self.is_stolen
+
+    # What threads do.
+
+    def wish_changed(self, thread: Thread) -> None:
+        """A thread here wants something else than before."""
+        if self.running is thread:
+            self._settle()
+            self._serve()
+
+    def poked(self, thread: Thread) -> None:
+        """What a spinner looks for may be there."""
+        if self.running is thread:
+            self._settle()
+            self._serve()
+        elif thread in self.queue and self.running is not None and self._yields(self.running):
+            # Yielders pass the core round with every look.
+            self._settle()
+            self._preempt()
+            self._start(thread)
+
+    def leave(self, thread: Thread) -> None:
+        """A thread falls asleep."""
+        now_ns = self._env.now_ns
+        self._settle()
+        mean = self._mean_of_all()
+        if self.running is thread:
+            self._stop_running()
+        else:
+            self.queue.remove(thread)
+            thread.queued_ns += now_ns - thread.since_ns
+        thread.lag = max(
+            -self._host.rules.slice_ns, min(mean - thread.vruntime, self._host.rules.slice_ns)
+        )
+        thread.since_ns = now_ns
+        self._mean = mean
+        self.pick()
+
+    def enter(self, thread: Thread) -> None:
+        """A thread wakes here: it runs at once, takes the core from another, or queues."""
+        now_ns, rules = self._env.now_ns, self._host.rules
+        self._settle()
+        lag = thread.lag
+        if lag < 0:  # who had more than its share pays it back while it sleeps
+            lag = min(0, lag + (now_ns - thread.since_ns) // 2)
+        thread.vruntime = self._mean_of_all() - lag
+        thread.deadline = thread.vruntime + rules.slice_ns
+        thread.since_ns = now_ns
+        self.queue.append(thread)
+        running = self.running
+        if running is None:
+            self.pick()
+        elif self._yields(running) or (
+            running.vruntime >= running.protected_until and self._best() is thread
+        ):
+            self._preempt()
+            self.pick()
+        else:
+            self._arm()  # for the next tick
+
+    # Who runs.
+
+    def pick(self) -> None:
+        """Let the one that is due run, if the core is free."""
+        host = self._host
+        if self.running is not None or self.is_stolen or host.is_throttled:
+            return
+        if not self.queue:
+            host.pull(self)
+        if self.queue:
+            self._start(self._best())
+
+    def _best(self) -> Thread:
+        mean = self._mean_of_all()
+        # Of equals the one that waits comes first.
+        candidates = self.queue if self.running is None else [*self.queue, self.running]
+        eligible = [t for t in candidates if t.vruntime <= mean] or candidates
+        return min(eligible, key=lambda t: t.deadline)
+
+    def _start(self, thread: Thread) -> None:
+        now_ns = self._env.now_ns
+        self.queue.remove(thread)
+        waited_ns = now_ns - thread.since_ns
+        thread.queued_ns += waited_ns
+        thread.off_core_ns = max(thread.off_core_ns, waited_ns)
+        thread.core = self
+        thread.since_ns = self._settled_ns = self._slice_since_ns = now_ns
+        thread.protected_until = thread.vruntime + self._host.rules.slice_ns
+        self.running = thread
+        self._is_slice_over = False
+        self._host.running_changed(1)
+        self._serve()
+
+    def _stop_running(self) -> None:
+        thread = self.running
+        assert thread is not None, "nobody runs here"
+        self.running = None
+        self._timer += 1
+        self._host.running_changed(-1)
+        self._host.note_slice(thread, self.number, self._slice_since_ns)
+
+    def _preempt(self) -> None:
+        """Take the core from the thread that runs; it stays queued here."""
+        thread = self.running
+        assert thread is not None, "nobody runs here"
+        self._stop_running()
+        thread.n_preempted += 1
+        thread.since_ns = self._env.now_ns
+        if self._yields(thread):
+            thread.vruntime = thread.deadline
+            thread.deadline += self._host.rules.slice_ns
+        self.queue.append(thread)
+
+    @staticmethod
+    def _yields(thread: Thread) -> bool:
+        return thread.look is not None and thread.yields
+
+    # What the one that runs gets.
+
+    def _serve(self) -> None:
+        """Give the thread that runs what is due by now, and set the timer for the rest."""
+        thread = self.running
+        if thread is None:
+            return
+        now_ns = self._env.now_ns
+        if thread.wanted is not None:
+            if thread.look is None:
+                if thread.left_ns <= 0:
+                    self._grant(thread, value=True)
+            elif thread.look():
+                self._grant(thread, value=True)
+            elif now_ns >= thread.until_ns:
+                self._grant(thread, value=False)
+            elif thread.yields and self._others_spin_not():
+                self._preempt()
+                self.pick()
+                return
+        self._arm()
+
+    def _others_spin_not(self) -> bool:
+        return any(not self._yields(thread) for thread in self.queue)
+
+    @staticmethod
+    def _grant(thread: Thread, *, value: bool) -> None:
+        event = thread.wanted
+        assert event is not None, "nothing is wanted"
+        thread.wanted = thread.look = None
+        event.succeed(value)
+
+    def _settle(self) -> None:
+        """Book the time since the last look to the thread that runs."""
+        now_ns = self._env.now_ns
+        thread = self.running
+        ran_ns = now_ns - self._settled_ns
+        self._settled_ns = now_ns
+        if thread is None or not ran_ns:
+            return
+        self.busy_ns += ran_ns
+        thread.cpu_ns += ran_ns
+        thread.vruntime += ran_ns
+        if thread.look is None:
+            thread.left_ns -= ran_ns
+        if thread.vruntime >= thread.deadline:
+            thread.deadline = thread.vruntime + self._host.rules.slice_ns
+            self._is_slice_over = True
+
+    def _mean_of_all(self) -> int:
+        threads = self.queue if self.running is None else [self.running, *self.queue]
+        return sum(t.vruntime for t in threads) // len(threads) if threads else self._mean
+
+    # Timers.
+
+    def _arm(self) -> None:
+        """Come back when the thread that runs is done, or at the next tick if somebody waits."""
+        thread, now_ns = self.running, self._env.now_ns
+        self._timer += 1
+        if thread is None:
+            return
+        due_ns = FOREVER_NS
+        if thread.wanted is not None:
+            due_ns = now_ns + thread.left_ns if thread.look is None else thread.until_ns
+        if self.queue:
+            tick_ns = self._host.rules.tick_ns
+            due_ns = min(due_ns, (now_ns // tick_ns + 1) * tick_ns)
+        if due_ns >= FOREVER_NS:
+            return
+        timer = self._timer
+
+        def ring(_: Any) -> None:
+            if timer == self._timer:
+                self._tick()
+
+        timeout = self._env.timeout(due_ns - now_ns)
+        assert timeout.callbacks is not None, "a new event has callbacks"
+        timeout.callbacks.append(ring)
+
+    def _tick(self) -> None:
+        self._settle()
+        thread = self.running
+        assert thread is not None, "a timer is set for a thread that runs"
+        is_tick = self._env.now_ns % self._host.rules.tick_ns == 0
+        if self.queue and is_tick and self._is_slice_over and self._best() is not thread:
+            self._preempt()
+            self.pick()
+            return
+        self._serve()
+
+    # What others take.
+
+    def halt(self) -> None:
+        """Take the core from its thread, which is first in line when it resumes."""
+        self._settle()
+        if self.running is not None:
+            thread = self.running
+            self._stop_running()
+            thread.since_ns = self._env.now_ns
+            self.queue.append(thread)
+
+    def steal(self, duration_ns: int) -> simpy.events.ProcessGenerator:
+        """Let the hypervisor have the core for a while."""
+        self.halt()
+        self.is_stolen = True
+        yield self._env.timeout(duration_ns)
+        self.stolen_ns += duration_ns
+        self.is_stolen = False
+        self.pick()
+
+    def row(self, wall_ns: int) -> CoreRow:
+        """What became of its time."""
+        self._settle()
+        idle_ns = wall_ns - self.busy_ns - self.stolen_ns
+        return CoreRow(self.number, wall_ns, self.busy_ns, self.stolen_ns, idle_ns)
+
+
+class Host:
+    """The cores of a box, and the threads on them.
+
+    Parameters
+    ----------
+    env
+        The virtual clock.
+    rules
+        How many cores, and how they are shared.
+    slices
+        Where to note who ran where and when; None: nowhere.
+    """
+
+    def __init__(
+        self, env: Any, rules: Schedule, n_cores: int, slices: list[SliceRow] | None = None
+    ) -> None:
+        """Start with idle cores and no threads."""
+        self.env = env
+        self.rules = rules
+        self.n_cores = n_cores
+        self.threads: list[Thread] = []
+        self.cores = [Core(self, number) for number in range(n_cores)]
+        self.is_throttled = False
+        self.throttled_ns = 0
+        self._slices = slices
+        self._n_running = 0
+        self._left_ns = rules.quota_ns
+        self._metered_ns = 0
+        self._meter = 0
+
+    def thread(self, process: str, core: int | None = None) -> Thread:
+        """A new thread of a process, asleep; pinned to a core or free."""
+        thread = Thread(self, process, core)
+        self.threads.append(thread)
+        return thread
+
+    def start(self, intervals: Iterable[Callable[[], float]]) -> None:
+        """Begin periods and thefts; ``intervals`` draw the time to the next theft, core by core."""
+        if self.rules.quota_ns:
+            self.env.process(self._refill())
+        if self.rules.steal_every_ns and self.rules.steal_ns:
+            for core, draw in zip(self.cores, intervals, strict=False):
+                self.env.process(self._steal(core, draw))
+
+    def place(self, thread: Thread) -> None:
+        """Let a waking thread in at the core that suits it."""
+        core = thread.core
+        if thread.pinned is None and not core.is_idle:
+            core = next((c for c in self.cores if c.is_idle), core)
+        thread.core = core
+        core.enter(thread)
+
+    def pull(self, idle: Core) -> None:
+        """Move a thread that waits elsewhere to a core that has become idle."""
+        waiting = [t for core in self.cores if core is not idle for t in core.queue]
+        free = [thread for thread in waiting if thread.pinned is None]
+        if free:
+            thread = max(free, key=lambda t: (len(t.core.queue), -t.since_ns))
+            thread.core.queue.remove(thread)
+            thread.queued_ns += self.env.now_ns - thread.since_ns
+            thread.lag = 0
+            thread.core = idle
+            idle.enter(thread)
+
+    def note_slice(self, thread: Thread, core: int, since_ns: int) -> None:
+        """Remember that a thread has run."""
+        if self._slices is not None and self.env.now_ns > since_ns:
+            self._slices.append(SliceRow(thread.process, core, since_ns, self.env.now_ns))
+
+    # The quota.
+
+    def running_changed(self, by: int) -> None:
+        """One thread more or less is running: the quota drains faster or slower."""
+        self._drain()
+        self._n_running += by
+        self._set_meter()
+
+    def _drain(self) -> None:
+        now_ns = self.env.now_ns
+        self._left_ns -= self._n_running * (now_ns - self._metered_ns)
+        self._metered_ns = now_ns
+
+    def _set_meter(self) -> None:
+        if not self.rules.quota_ns or not self._n_running or self.is_throttled:
+            return
+        self._meter += 1
+        meter = self._meter
+
+        def empty(_: Any) -> None:
+            if meter == self._meter:
+                self._throttle()
+
+        timeout = self.env.timeout(max(self._left_ns, 0) // self._n_running)
+        timeout.callbacks.append(empty)
+
+    def _throttle(self) -> None:
+        self._drain()
+        if self._left_ns >= self._n_running:  # rounding left something
+            self._set_meter()
+            return
+        self.is_throttled = True
+        self._throttled_since_ns = self.env.now_ns
+        for core in self.cores:
+            core.halt()
+
+    def _refill(self) -> simpy.events.ProcessGenerator:
+        while True:
+            yield self.env.timeout(self.rules.period_ns)
+            self._drain()
+            # What was used beyond the quota is owed; what was left over is lost.
+            self._left_ns = self.rules.quota_ns + min(self._left_ns, 0)
+            if self.is_throttled and self._left_ns > 0:
+                self.is_throttled = False
+                self.throttled_ns += self.env.now_ns - self._throttled_since_ns
+                for core in self.cores:
+                    core.pick()
+            self._set_meter()
+
+    def _steal(self, core: Core, draw: Callable[[], float]) -> simpy.events.ProcessGenerator:
+        while True:
+            yield self.env.timeout(max(1, int(draw() * self.rules.steal_every_ns)))
+            yield from core.steal(self.rules.steal_ns)
+
+    def rows(self, wall_ns: int) -> list[CoreRow]:
+        """What became of the time of each core."""
+        return [core.row(wall_ns) for core in self.cores]
+
+
+#: Threads that have a core each are not scheduled at all.
+AMPLE: Final = Schedule()

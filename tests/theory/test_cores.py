@@ -1,0 +1,222 @@
+"""Cores of the model: enough of them change nothing, too few are shared as Linux shares them."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shmsim.policies import PRESETS, BusySpin
+from shmsim.records import SliceRow
+from shmsim.sim.box import Box
+from shmsim.sim.clock import VirtualClock
+from shmsim.sim.cores import Host, Schedule
+from shmsim.tape import Tape
+from shmsim.units import FOREVER_NS, MS, US, S
+from shmsim.workload import Lengths, closed_loop, open_loop
+from tests.theory.noisy import JITTERY, noisy_profile
+from tests.theory.runs import one_request, run
+
+RULES = Schedule(1)
+WORKLOADS = {
+    "closed": closed_loop(8, 3, Lengths(40, 300, 600), Lengths(8, 20, 30), Tape(5)),
+    "idle": open_loop(8, 200.0, 1.0, Lengths(40, 300, 600), Lengths(8, 20, 30), Tape(5)),
+}
+
+
+def box(n_cores, workers=1, **options):
+    return Box(Schedule(n_cores), 1 + workers, **options)
+
+
+# Cores suffice.
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    policy=st.sampled_from(sorted(PRESETS)),
+    device_policy=st.sampled_from([None, "spin", "park", "wake-ahead"]),
+    workload=st.sampled_from(sorted(WORKLOADS)),
+    workers=st.integers(1, 3),
+    calls=st.integers(1, 2),
+    scheduling=st.sampled_from(["sync", "async"]),
+    n_slots=st.sampled_from([2, 3, 8]),
+    pins=st.booleans(),
+    seed=st.integers(0, 3),
+)
+def test_a_core_for_every_thread_is_as_good_as_no_cores_at_all(
+    policy, device_policy, workload, workers, calls, scheduling, n_slots, pins, seed
+):
+    n_threads = 1 + 2 * workers
+    what = {
+        "profile": noisy_profile(),
+        "step_time": JITTERY,
+        "workers": workers,
+        "calls": calls,
+        "scheduling": scheduling,
+        "seed": seed,
+        "n_slots": n_slots,
+        "device_policy": PRESETS[device_policy] if device_policy else None,
+    }
+    # Pinned, the threads of a worker share a core: as good only where there is one.
+    pins = pins and scheduling == "sync"
+    alone = run(PRESETS[policy], WORKLOADS[workload], **what)
+    there = box(n_threads, workers, pins=pins)
+    shared = run(PRESETS[policy], WORKLOADS[workload], **what, box=there)
+    assert shared.steps == alone.steps
+    assert shared.waits == alone.waits
+    assert shared.requests == alone.requests
+    assert [(p.process, p.cpu_ns) for p in shared.processes] == [
+        (p.process, p.cpu_ns) for p in alone.processes
+    ]
+
+
+@pytest.mark.parametrize("policy", ["spin", "vllm-1s", "park", "wake-ahead"])
+@pytest.mark.parametrize("n_cores", [1, 2, 3])
+def test_the_time_of_every_core_adds_up(n_cores, policy):
+    there = box(n_cores, 2, traces=True, pins=True)
+    records = run(PRESETS[policy], WORKLOADS["idle"], workers=2, calls=2, box=there)
+    for core in records.cores:
+        assert core.busy_ns + core.stolen_ns + core.idle_ns == core.wall_ns
+        assert core.idle_ns >= 0
+        shown = sum(s.ended_ns - s.started_ns for s in records.slices if s.core == core.core)
+        assert shown <= core.busy_ns
+    unplaced = sum(
+        lane.unplaced_ns for p in records.processes for lane in there.lanes_of(p.process)
+    )
+    assert sum(p.cpu_ns for p in records.processes) == unplaced + sum(
+        core.busy_ns for core in records.cores
+    )
+
+
+# Cores do not suffice.
+
+
+def host(rules, slices=None):
+    env = VirtualClock()
+    return env, Host(env, rules, rules.n_cores, slices)
+
+
+def spins(thread, *, yields=False):
+    thread.wake()
+    yield thread.spin(lambda: False, FOREVER_NS, yields=yields)
+
+
+def test_two_spinners_on_one_core_take_turns_of_a_tick():
+    slices = []
+    env, there = host(RULES, slices)
+    threads = [there.thread(f"spinner{i}") for i in range(2)]
+    for thread in threads:
+        env.process(spins(thread))
+    env.run(until=100 * MS)
+    assert {s.ended_ns - s.started_ns for s in slices} == {4 * MS}
+    assert [s.process for s in slices[:4]] == ["spinner0", "spinner1"] * 2
+    there.rows(100 * MS)
+    assert [thread.cpu_ns for thread in threads] == [48 * MS + 4 * MS, 48 * MS]
+
+
+def naps(thread, env, gap_ns, work_ns, latencies):
+    while True:
+        yield env.timeout(gap_ns)
+        woken_ns = env.now_ns
+        thread.wake()
+        yield thread.run(work_ns)
+        latencies.append(env.now_ns - woken_ns - work_ns)
+        thread.sleep()
+
+
+def test_who_sleeps_most_of_the_time_takes_the_core_from_a_spinner_at_once():
+    env, there = host(RULES)
+    env.process(spins(there.thread("spinner")))
+    latencies = []
+    env.process(naps(there.thread("napper"), env, 7 * MS, 20 * US, latencies))
+    env.run(until=1 * S)
+    assert len(latencies) > 100
+    assert latencies == [0] * len(latencies)
+
+
+def test_a_spinner_that_was_just_picked_keeps_its_core_until_a_tick():
+    # It is picked whenever the napper sleeps again, and keeps the core for a slice of 1.4 ms.
+    env, there = host(RULES)
+    env.process(spins(there.thread("spinner")))
+    latencies = []
+    env.process(naps(there.thread("napper"), env, 1 * MS, 20 * US, latencies))
+    env.run(until=1 * S)
+    assert max(latencies) > 1 * MS
+    assert max(latencies) <= 4 * MS
+
+
+def test_a_yielder_leaves_its_core_to_whoever_wants_it():
+    env, there = host(RULES)
+    yielder, spinner = there.thread("yielder"), there.thread("spinner")
+    env.process(spins(yielder, yields=True))
+    env.process(spins(spinner))
+    env.run(until=1 * S)
+    there.rows(1 * S)
+    assert yielder.cpu_ns < 10 * MS < spinner.cpu_ns
+
+
+def test_a_thread_in_line_moves_to_the_core_that_falls_idle():
+    env, there = host(Schedule(2))
+
+    def works(thread):
+        thread.wake()
+        yield thread.run(10 * MS)
+        thread.sleep()
+
+    done = [env.process(works(there.thread(f"worker{i}"))) for i in range(3)]
+    env.run(until=env.all_of(done))
+    # Two share a core until the third is done; then nobody waits.
+    assert 15 * MS <= env.now_ns <= 18 * MS
+    assert [thread.cpu_ns for thread in there.threads] == [10 * MS] * 3
+
+
+@pytest.mark.parametrize(("quota", "share"), [(0.5, 0.25), (1.0, 0.5), (2.0, 1.0)])
+def test_a_quota_is_kept_in_every_period(quota, share):
+    slices = []
+    env, there = host(Schedule(2, quota_ns=int(quota * 100 * MS)), slices)
+    for i in range(2):
+        env.process(spins(there.thread(f"spinner{i}")))
+    there.start([])
+    env.run(until=1 * S + 1)
+    rows = there.rows(1 * S)
+    assert sum(row.busy_ns for row in rows) == pytest.approx(2 * share * S, rel=0.001)
+    for begin_ns in range(0, 1 * S, 100 * MS):
+        used = sum(
+            min(s.ended_ns, begin_ns + 100 * MS) - max(s.started_ns, begin_ns)
+            for s in slices
+            if s.started_ns < begin_ns + 100 * MS and s.ended_ns > begin_ns
+        )
+        assert used <= quota * 100 * MS + 2
+
+
+def test_a_stolen_core_stands_still():
+    env, there = host(Schedule(1, steal_every_ns=10 * MS, steal_ns=1 * MS))
+    thread = there.thread("worker")
+    thread.wake()
+    done = thread.run(100 * MS)
+    there.start([lambda: 1.0])
+    env.run(until=done)
+    # A theft every 10 ms: nine of them within 100 ms of work.
+    assert env.now_ns == 100 * MS + there.rows(env.now_ns)[0].stolen_ns
+    assert there.rows(env.now_ns)[0].stolen_ns in (9 * MS, 10 * MS)
+
+
+def test_three_naive_spinners_on_two_cores_collapse_and_guarded_ones_collapse_less():
+    def step_ns(n_cores, workers, is_guarded):
+        there = box(n_cores, workers, is_guarded=is_guarded)
+        spin = {"device_policy": BusySpin(), "workers": workers, "box": there}
+        records = run(BusySpin(), one_request(100), **spin)
+        return (records.steps[-1].seen_ns - records.steps[10].seen_ns) / 89
+
+    enough, naive = step_ns(3, 2, is_guarded=False), step_ns(2, 2, is_guarded=False)
+    assert naive > 3 * enough
+    assert step_ns(2, 2, is_guarded=True) < naive / 2
+
+
+def test_slices_of_one_core_never_overlap():
+    there = box(2, 3, traces=True)
+    records = run(PRESETS["vllm-1s"], WORKLOADS["closed"], workers=3, calls=2, box=there)
+    assert records.slices
+    ends: dict[int, int] = {}
+    for row in sorted(records.slices, key=lambda s: (s.core, s.started_ns)):
+        assert isinstance(row, SliceRow)
+        assert row.started_ns >= ends.get(row.core, 0)
+        ends[row.core] = row.ended_ns

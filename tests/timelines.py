@@ -1,0 +1,152 @@
+"""Reads a timeline back and checks what holds of every one, wherever its records are from."""
+
+import gzip
+import json
+from collections import defaultdict
+from decimal import Decimal
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """A complete event, in whole nanoseconds."""
+
+    track: tuple[int, int]
+    name: str
+    category: str
+    begun_ns: int
+    ended_ns: int
+    depth: int
+    args: dict
+
+
+class Timeline:
+    """A trace file, taken apart.
+
+    Attributes
+    ----------
+    spans
+        Complete events, with how many others each is nested in.
+    instants, arrows
+        Events of phases i, and s and f.
+    counters
+        Values by name, in order of time.
+    tracks
+        Track of each name of a thread.
+    """
+
+    def __init__(self, path):
+        data = path.read_bytes()
+        text = gzip.decompress(data) if path.suffix == ".gz" else data
+        self.trace = json.loads(text, parse_float=Decimal)
+        assert self.trace["displayTimeUnit"] == "ns"
+        events = self.trace["traceEvents"]
+        timed = [event for event in events if event["ph"] != "M"]
+        assert [e["ts"] for e in timed] == sorted(e["ts"] for e in timed)
+        self.tracks = {
+            e["args"]["name"]: (e["pid"], e["tid"])
+            for e in events
+            if e["ph"] == "M" and e["name"] == "thread_name"
+        }
+        tids = [tid for _, tid in self.tracks.values()]
+        assert len(set(tids)) == len(tids)
+        named = set(self.tracks.values())
+        assert all((e["pid"], e["tid"]) in named for e in timed)
+        self.spans = nested([e for e in timed if e["ph"] == "X"])
+        self.instants = [e for e in timed if e["ph"] == "i"]
+        self.arrows = [e for e in timed if e["ph"] in "sf"]
+        self.counters = defaultdict(list)
+        for e in timed:
+            if e["ph"] == "C":
+                self.counters[e["name"]].append((ns(e["ts"]), e["args"]["n"]))
+        self.check_arrows(timed)
+
+    def on(self, name, category=None):
+        """Spans of a track, by the name of its thread."""
+        track = self.tracks[name]
+        return [s for s in self.spans if s.track == track and category in (None, s.category)]
+
+    def check_arrows(self, timed):
+        """Each arrow leads from one publication to one sight of it, later and elsewhere."""
+        ends = defaultdict(dict)
+        last = None
+        for event in timed:
+            if event["ph"] in "sf":
+                assert event["ph"] not in ends[event["id"]]
+                ends[event["id"]][event["ph"]] = event
+                # What Perfetto binds an arrow to: the last thing that began on its track.
+                assert (last["name"], last["pid"], last["tid"], last["ts"]) == (
+                    {"s": "publish", "f": "see"}[event["ph"]],
+                    event["pid"],
+                    event["tid"],
+                    event["ts"],
+                )
+            if event["ph"] == "i":
+                last = event
+        covered = defaultdict(list)
+        for span in self.spans:
+            covered[span.track].append(span)
+        for both in ends.values():
+            start, end = both["s"], both["f"]
+            assert start["ts"] <= end["ts"]
+            assert start["pid"] != end["pid"]
+            assert timed.index(start) < timed.index(end)
+            for event in (start, end):
+                at_ns = ns(event["ts"])
+                spans = covered[event["pid"], event["tid"]]
+                assert any(s.begun_ns <= at_ns <= s.ended_ns for s in spans)
+        self.n_arrows = len(ends)
+
+
+def ns(microseconds):
+    """Decimal microseconds as whole nanoseconds; nothing may be left over."""
+    exact = Decimal(microseconds) * 1000
+    assert exact == int(exact)
+    return int(exact)
+
+
+def nested(events):
+    """Spans with their depth; fails where two of a track overlap without nesting."""
+    open_until = defaultdict(list)
+    spans = []
+    for e in events:
+        track = e["pid"], e["tid"]
+        begun_ns, ended_ns = ns(e["ts"]), ns(e["ts"]) + ns(e["dur"])
+        assert ended_ns >= begun_ns
+        stack = open_until[track]
+        while stack and stack[-1] <= begun_ns:
+            stack.pop()
+        assert all(ended_ns <= until_ns for until_ns in stack)
+        spans.append(
+            Span(track, e["name"], e["cat"], begun_ns, ended_ns, len(stack), e.get("args", {}))
+        )
+        stack.append(ended_ns)
+    return spans
+
+
+def check_timeline(records, path):
+    """What holds of the whole timeline of any run; returns it."""
+    found = Timeline(path)
+    end_ns = max(wait.seen_ns for wait in records.waits)
+    for row in records.processes:
+        main = [span for span in found.on(row.process) if span.depth == 0]
+        # Every nanosecond of a process is in a wait or in the work between two.
+        assert sum(span.ended_ns - span.begun_ns for span in main) == end_ns
+        tracks = [name for name in found.tracks if name.split()[0] == row.process]
+        waits = [span for name in tracks for span in found.on(name, "wait")]
+        rows = [wait for wait in records.waits if wait.process == row.process]
+        assert sorted((s.begun_ns, s.ended_ns, s.args["step"], s.args["call"]) for s in waits) == (
+            sorted((max(w.started_ns, 0), w.seen_ns, w.step, w.call) for w in rows)
+        )
+        assert all(span.depth == 0 for span in waits)
+        assert sum(s.args["cpu_ns"] for s in waits) == sum(w.cpu_ns for w in rows)
+    shown = [span.ended_ns - span.begun_ns for span in found.on("device")]
+    assert len(shown) == len(records.steps)
+    # Between two steps the device rests or not, but never works on both.
+    assert all(span.depth == 0 for span in found.on("device"))
+    for step, took_ns in zip(records.steps, shown, strict=True):
+        assert took_ns <= step.done_ns - step.launched_ns
+    assert found.n_arrows == sum(wait.site in (0, 1) for wait in records.waits)
+    values = found.counters["requests in the system"]
+    assert values[-1][1] == 0
+    assert max(n for _, n in values) <= len(records.requests)
+    return found
