@@ -39,6 +39,8 @@ RESTS: Final = (
     (1 * S, 1),
 )
 N_REPLICATES: Final = 4
+#: For comparisons that ask whether the model is right, and not which policy is better.
+N_THOROUGH: Final = 12
 _N_HOT: Final = 200
 _N_YIELD: Final = 60
 _MEET_NS: Final = 200 * US  # from the end of a doze to the publication that ends the spin after it
@@ -93,8 +95,10 @@ class _Samples:
         return Distribution.of(list(self._lists[name, 0]))
 
 
-def calibrate(progress: Progress | None = None, doorbell: str = "futex") -> MachineProfile:
-    """Measure every cost of this box; takes about 40 s.
+def calibrate(
+    progress: Progress | None = None, doorbell: str = "futex", n_replicates: int = N_REPLICATES
+) -> MachineProfile:
+    """Measure every cost of this box; takes about 10 s for each replicate.
 
     Parameters
     ----------
@@ -102,6 +106,8 @@ def calibrate(progress: Progress | None = None, doorbell: str = "futex") -> Mach
         Told what is being measured.
     doorbell
         By which a waiter is woken; see `realrun.doorbell`.
+    n_replicates
+        How often everything is measured, at least 1.
 
     Raises
     ------
@@ -110,7 +116,7 @@ def calibrate(progress: Progress | None = None, doorbell: str = "futex") -> Mach
     RuntimeError
         If the partner process does not come up.
     """
-    facts = {**machine_facts(), "doorbell": doorbell}
+    facts = {**machine_facts(), "doorbell": doorbell, "replicates": n_replicates}
     exact_timers()
     report = progress or (lambda _label, _share: None)
     samples = _Samples()
@@ -121,17 +127,20 @@ def calibrate(progress: Progress | None = None, doorbell: str = "futex") -> Mach
     try:
         if pinned:
             os.sched_setaffinity(0, {cores[1]})
-        for replicate in range(N_REPLICATES):
+        for replicate in range(n_replicates):
             samples.replicate = replicate
-            done = replicate / N_REPLICATES
-            report(f"replicate {replicate + 1} of {N_REPLICATES}: single calls", done)
+            done = replicate / n_replicates
+            report(f"replicate {replicate + 1} of {n_replicates}: single calls", done)
             for measured in hot_costs(_N_HOT):
                 samples.add_all(measured)
-            report(f"replicate {replicate + 1} of {N_REPLICATES}: policies", done)
+            report(f"replicate {replicate + 1} of {n_replicates}: policies", done)
             for measured in policy_costs(_N_HOT):
                 samples.add_all(measured)
             n_disturbed += _measure_rests(
-                samples, doorbell, cores[0] if pinned else -1, report, done
+                samples,
+                doorbell,
+                cores[0] if pinned else -1,
+                partial(_report_part, report, done, 1 / n_replicates),
             )
     finally:
         os.sched_setaffinity(0, affinity)
@@ -155,9 +164,12 @@ def calibrate(progress: Progress | None = None, doorbell: str = "futex") -> Mach
     )
 
 
-def _measure_rests(
-    samples: _Samples, doorbell: str, partner_core: int, report: Progress, done: float
-) -> int:
+def _report_part(report: Progress, done: float, part: float, label: str, share: float) -> None:
+    """Report progress within one replicate."""
+    report(label, done + part * share)
+
+
+def _measure_rests(samples: _Samples, doorbell: str, partner_core: int, report: Progress) -> int:
     """Wait for the partner in every way and for every time, and work right afterwards.
 
     Returns how many measurements were dropped because somebody else took a core.
@@ -178,7 +190,7 @@ def _measure_rests(
             _await_ready(partner, segment)
             segment.unlink()
             rests = _Rests(segment, private, other, samples)
-            rests.measure(report, done)
+            rests.measure(report)
             return rests.n_disturbed
         finally:
             signal.signal(signal.SIGCHLD, previous)
@@ -224,7 +236,7 @@ class _Rests:
         self._n_given_up = 0
         self.n_disturbed = 0
 
-    def measure(self, report: Progress, done: float) -> None:
+    def measure(self, report: Progress) -> None:
         ways = (self._spin, self._park, self._doze, self._rehearse)
         total_ns = sum(rest_ns * n for rest_ns, n in RESTS)
         spent_ns = 0
@@ -234,8 +246,7 @@ class _Rests:
             if undisturbed():
                 self._samples.add("yield_detection", 0, [raw.seen_ns - message.published_ns])
         for rest_ns, n in RESTS:
-            share = done + spent_ns / total_ns / N_REPLICATES
-            report(f"resting for {format_ns(rest_ns)} and working afterwards", share)
+            report(f"resting for {format_ns(rest_ns)} and working afterwards", spent_ns / total_ns)
             spent_ns += rest_ns * n
             for i in range(n):
                 # The ways alternate, so that a drift hits all of them.

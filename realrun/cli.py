@@ -7,14 +7,18 @@ import typer
 from rich import box
 from rich.table import Table
 
-from realrun.calibrate import RESTS, calibrate
+from realrun.calibrate import N_REPLICATES, N_THOROUGH, RESTS, calibrate
+from realrun.cells import read_grid
 from realrun.demo import run_demo
+from realrun.grid import run_grid
+from realrun.grid_report import claims, print_table, summary, write_record
 from realrun.host import differing_facts, machine_facts, usable_cores, warnings_about
 from realrun.report import draw_frontier
 from realrun.run import make_spec, run_once
 from realrun.tables import benchmark_block, hand_off_block, validation_table, verdict
 from realrun.validate import validate
-from shmsim.config import RunConfig
+from shmsim.claims import write_claims
+from shmsim.config import ConfigError, RunConfig
 from shmsim.console import (
     Bar,
     ConfigArgument,
@@ -63,6 +67,10 @@ def calibrate_command(
         Literal["futex", "eventfd", "zmq"],
         typer.Option(help="By which a sleeper is woken; as handoff.doorbell in the config."),
     ] = "futex",
+    thorough: Annotated[
+        bool,
+        typer.Option("--thorough", help="Three times the replicates; 'validate --grid' wants it."),
+    ] = False,
 ) -> None:
     """Measure every cost of waiting on this box, one by one; takes about 40 s.
 
@@ -71,7 +79,8 @@ def calibrate_command(
     """
     with errors_explained():
         with Bar() as bar:
-            profile = calibrate(bar.show, doorbell)
+            n_replicates = N_THOROUGH if thorough else N_REPLICATES
+            profile = calibrate(bar.show, doorbell, n_replicates)
         profile.write(out)
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("rested for")
@@ -142,12 +151,35 @@ def validate_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")] = Path(
         "runs/validation"
     ),
+    grid: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CELLS.toml", help="A list of cells, each judged by itself; no CONFIG then."
+        ),
+    ] = None,
+    cell: Annotated[
+        list[str], typer.Option("--cell", help="Only this cell of the grid; repeatable.")
+    ] = [],  # noqa: B006 - typer reads the default
+    json_path: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Claims file of a grid.")
+    ] = None,
 ) -> None:
     """Run model and machine on the same workload and policies, and compare them.
 
     Writes outcomes.parquet, validation.json, frontier.png and the records of every run.
+
+    With --grid every cell gets a verdict for TPOT, ITL and CPU: holds, misses or cannot tell, by
+    an equivalence test. The runs are stored in OUT; a second call continues with what is missing
+    and lets the model, as it then is, answer anew.
     """
     with errors_explained():
+        if grid is not None:
+            if config_path is not None or policy:
+                raise ConfigError("a grid names its configs and policies itself; leave them out")
+            _validate_grid(grid, cell, profile_path, out, json_path)
+            return
+        if cell or json_path is not None:
+            raise ConfigError("--cell and --json belong to a grid; name it with --grid CELLS.toml")
         config = load_or_default(config_path)
         if policy:
             config = RunConfig(**{**vars(config), "policies": load_policies(policy)})
@@ -167,6 +199,34 @@ def validate_command(
             (out / "verdict.txt").write_text(words + "\n")
             console.print(words, soft_wrap=True)
         console.print(f"results: {out} (frontier.png, validation.json, outcomes.parquet)")
+
+
+def _validate_grid(
+    path: Path, names: list[str], profile_path: Path, out: Path, json_path: Path | None
+) -> None:
+    grid = read_grid(path)
+    if names:
+        grid = grid.only(names)
+    profile = MachineProfile.read(profile_path)
+    if profile.machine.get("replicates", N_REPLICATES) < N_THOROUGH:
+        raise ConfigError(
+            f"{profile_path} is no thorough profile, so that its own noise would count as the "
+            f"model's error; make one with 'realrun calibrate --thorough -o {profile_path}'"
+        )
+    _say_what_differs(profile)
+    with Bar() as bar:
+        results = run_grid(
+            grid,
+            profile,
+            out,
+            lambda done, total, label: bar.show(f"{done}/{total} {label}", done / total),
+        )
+    print_table(results)
+    console.print(summary(results), soft_wrap=True)
+    write_record(out / "grid.json", results, profile)
+    if json_path is not None:
+        write_claims(json_path, machine_facts(), claims(results))
+    console.print(f"results: {out} (grid.json, records of every run)")
 
 
 @app.command()
@@ -221,9 +281,8 @@ def _say_what_oversubscription_means(config: RunConfig) -> None:
     if n_threads > n_cores:
         diagnostics.print(
             f"[yellow]warning:[/] scheduler and workers have {n_threads} threads on {n_cores} "
-            "cores: a spinner takes the core from whom it waits for, and the model, which gives "
-            "each thread a core, will promise too much; read its errors with that in mind. With "
-            "fewer cores than processes they are not pinned.",
+            "cores: a spinner takes the core from whom it waits for, and runs differ more from "
+            "each other than elsewhere. With fewer cores than processes they are not pinned.",
             soft_wrap=True,
         )
 

@@ -7,7 +7,7 @@ error has to be read against.
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from realrun.host import machine_facts
+from realrun.host import machine_facts, quota_cores, usable_cores
 from realrun.run import make_spec, run_once
 from realrun.spec import policy_to_json
 from shmsim.config import NamedPolicy, RunConfig
@@ -24,7 +24,7 @@ from shmsim.metrics import Summary, summarize, wait_delay_ns
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
 from shmsim.sim.run import simulate
-from shmsim.wait import SCHEDULER_RECV, WORKER_RECV
+from shmsim.wait import SCHEDULER_RECV, WORKER_RECV, WaitPolicy
 
 #: The figures of one run that are compared, by column name; nanoseconds or cores.
 FIGURES = (
@@ -204,7 +204,7 @@ def validate(
         for repeat, policy in _alternating(config):
             done = len(outcomes)
             report(done, n_runs, f"model: {policy.name}, repeat {repeat + 1}")
-            records = simulate(config, policy.policy, profile, repeat)
+            records = predict(config, policy.policy, profile, repeat)
             outcomes.append(_outcome(records, "model", policy, repeat, config, folder))
             report(done + 1, n_runs, f"machine: {policy.name}, repeat {repeat + 1}")
             records = run_once(make_spec(config, policy.policy, profile, repeat))
@@ -215,6 +215,15 @@ def validate(
             validation.write(folder)
     report(n_runs, n_runs, "done")
     return validation
+
+
+def predict(
+    config: RunConfig, policy: WaitPolicy, profile: MachineProfile, replication: int
+) -> RunRecords:
+    """What the model says of one run here: on this box's cores where the config names no others."""
+    n_cores = config.cores.n or len(usable_cores())
+    cores = replace(config.cores, n=n_cores, quota=config.cores.quota or quota_cores() or 0.0)
+    return simulate(replace(config, cores=cores), policy, profile, replication)
 
 
 def _alternating(config: RunConfig) -> Iterator[tuple[int, NamedPolicy]]:

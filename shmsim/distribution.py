@@ -5,7 +5,7 @@ from bisect import bisect_right
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 #: Every percent, and every tenth of the last: between the 99th percentile and the greatest of some
 #: hundred values a straight line would promise ten times too many outliers.
@@ -68,6 +68,14 @@ class Distribution(NamedTuple):
         position = 100.0 * u if u < 0.99 else 99.0 + 1000.0 * (u - 0.99)
         i = min(int(position), len(q) - 2)
         return q[i] + (position - i) * (q[i + 1] - q[i])
+
+    def all_at(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The same of many, shape ``(n,)``, with the same bits."""
+        q = np.array(self.quantiles)
+        position = np.where(u < 0.99, 100.0 * u, 99.0 + 1000.0 * (u - 0.99))
+        i = np.minimum(position.astype(np.int64), len(q) - 2)
+        values: NDArray[np.float64] = q[i] + (position - i) * (q[i + 1] - q[i])
+        return values
 
 
 class Curve(NamedTuple):

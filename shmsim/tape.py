@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-_BLOCK: Final = 4096  # numbers drawn at once; a multiple of the four a Philox counter yields
+_BLOCK: Final = 1024  # numbers drawn at once; a multiple of the four a Philox counter yields
 _MOST_BLOCKS: Final = 4
 
 Transform = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -72,6 +72,10 @@ class Tape:
     def uniform(self, entity: str, purpose: str) -> Stream:
         """Numbers uniform on [0, 1)."""
         return Stream(self._key(entity, purpose), None)
+
+    def transformed(self, entity: str, purpose: str, transform: Transform) -> Stream:
+        """The same numbers, sent through the inverse of a distribution function."""
+        return Stream(self._key(entity, purpose), transform)
 
     def normal(self, entity: str, purpose: str) -> Stream:
         """Standard normal numbers."""

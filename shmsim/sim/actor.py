@@ -46,9 +46,9 @@ class Site:
         self.uniform = tape.uniform(entity, "policy")
         prefix = "device_" if kind == DEVICE_DONE else ""
         self.draws = Draws(profile, tape, entity, prefix)
-        self.plan_noise = tape.uniform(entity, "plan")
-        self.after_noise = tape.uniform(entity, "after")
-        self.policy_cost = profile.costs_of_policy(type(policy).__name__)
+        cost = profile.costs_of_policy(type(policy).__name__)
+        self.plan_ns = tape.transformed(entity, "plan", cost["plan"].all_at)
+        self.after_ns = tape.transformed(entity, "after", cost["after"].all_at)
         self.n_waits = 0
         self.n_learnt = 0
         self.last_seen_ns = 0
@@ -221,7 +221,7 @@ class Actor:
         )
         plan = site.policies[call].plan(ctx)
         check_plan(plan)
-        plan_ns = int(site.policy_cost["plan"].at(site.plan_noise.at(index)))
+        plan_ns = int(site.plan_ns.at(index))
         yield from self.busy(plan_ns + self.draws.next("wait_enter"), lane)
         started_ns = self.env.now_ns
         lane = lane or self.lane
@@ -286,9 +286,9 @@ class Actor:
             finished, site.finished = site.finished, []
             for ctx, outcome in finished:
                 site.policies[ctx.call] = site.policies[ctx.call].after(ctx, outcome)
-                u = site.after_noise.at(site.n_learnt)
+                after_ns = int(site.after_ns.at(site.n_learnt))
                 site.n_learnt += 1
-                yield from self.busy(int(site.policy_cost["after"].at(u)), lane)
+                yield from self.busy(after_ns, lane)
 
     def row(self, wall_ns: int, lanes: list[Lane]) -> ProcessRow:
         """What it consumed, on its own core or on all of its lanes."""

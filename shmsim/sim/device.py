@@ -32,6 +32,7 @@ class Device:
         self._n_workers = n_workers
         self._n_launched: dict[int, int] = {}
         self._ends: dict[int, list[StepEnd]] = {}
+        self._n_asking: dict[int, int] = {}
         self._last_done_ns = 0
         self.launched_ns: dict[int, int] = {}
         self.done_ns: dict[int, int] = {}
@@ -64,7 +65,11 @@ class Device:
         for end in self._ends_of(step):
             end.end()
 
-    def forget(self, step: int) -> None:
-        """Nobody asks for this step any more."""
+    def leave(self, step: int) -> None:
+        """One of the workers, or the scheduler, will not ask about this step any more."""
+        n_asking = self._n_asking.pop(step, self._n_workers + 1) - 1
+        if n_asking:
+            self._n_asking[step] = n_asking
+            return
         for memory in (self._n_launched, self._ends, self.launched_ns, self.done_ns):
-            memory.pop(step, None)
+            del memory[step]

@@ -1,8 +1,9 @@
 """Costs drawn for one entity of the model: the profile's distributions on the tape's numbers."""
 
+from bisect import bisect_right
 from collections import defaultdict
 
-from shmsim.profile import Curve, MachineProfile
+from shmsim.profile import MachineProfile
 from shmsim.tape import Stream, Tape
 
 
@@ -27,7 +28,7 @@ class Draws:
         self._curves = profile.costs
         self._tape = tape
         self._entity = entity
-        self._streams: dict[str, tuple[Curve, Stream]] = {}
+        self._streams: dict[str, tuple[tuple[float, ...], list[Stream]]] = {}
         self._next: defaultdict[str, int] = defaultdict(int)
 
     def next(self, name: str, x: float = 0.0) -> int:
@@ -40,8 +41,20 @@ class Draws:
         """The cost of occasion ``index`` of this kind, nanoseconds."""
         found = self._streams.get(name)
         if found is None:
-            curve = self._curves.get(self._prefix + name) or self._curves[name]
-            found = curve, self._tape.uniform(self._entity, name)
-            self._streams[name] = found
-        curve, stream = found
-        return int(curve.at(stream.at(index), x))
+            found = self._streams[name] = self._open(name)
+        # As `Curve.at`, but a block of each of its distributions is computed at once.
+        xs, streams = found
+        i = bisect_right(xs, x)
+        if i == 0:
+            return int(streams[0].at(index))
+        if i == len(xs):
+            return int(streams[-1].at(index))
+        share = (x - xs[i - 1]) / (xs[i] - xs[i - 1])
+        left = streams[i - 1].at(index)
+        return int(left + share * (streams[i].at(index) - left))
+
+    def _open(self, name: str) -> tuple[tuple[float, ...], list[Stream]]:
+        curve = self._curves.get(self._prefix + name) or self._curves[name]
+        return curve.xs, [
+            self._tape.transformed(self._entity, name, point.all_at) for point in curve.points
+        ]

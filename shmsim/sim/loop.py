@@ -270,6 +270,7 @@ class StepLoop:
                 seen_ns,
             )
         )
+        self.device.leave(step)
         yield from self._read_reply(seen, _reply_bytes(n), work_ns)
 
     # The workers.
@@ -350,6 +351,7 @@ class StepLoop:
         else:
             seen = yield from actor.await_source(end_site, end, 0, batch.step, batch, True, lane)
             work_ns = actor.slowness(seen.resumed_from, seen.rested_ns)
+        self.device.leave(batch.step)
         if rank < len(self.replies):
             work_ns += draws.next("encode_reply", batch.n_sequences)
             message = Message(batch.step, 1, batch, True, 0)
