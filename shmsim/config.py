@@ -56,8 +56,11 @@ class EngineConfig:
     max_sequences, max_batched_tokens
         Limits of a batch, by vLLM's names ``max_num_seqs`` and ``max_num_batched_tokens``.
     device_wait
-        A preset by which workers of the model wait for the device; none: as realrun waits for its
-        echo device.
+        How workers of the model wait for the device, a preset or ``WakeAhead:guard=150us``; none:
+        as realrun waits for its echo device.
+    devices
+        Workers of the model that have a device, from the first on; the others receive every call
+        and launch nothing. 0: all have.
     """
 
     workers: int = 1
@@ -66,6 +69,12 @@ class EngineConfig:
     max_sequences: int = 64
     max_batched_tokens: int = 2048
     device_wait: str = ""
+    devices: int = 0
+
+    @property
+    def n_devices(self) -> int:
+        """How many devices take part in a step."""
+        return self.devices or self.workers
 
 
 @dataclass(frozen=True)
@@ -345,7 +354,7 @@ _ALLOWED: Final[dict[str, Any]] = {
     "engine.scheduling": ("sync", "async"),
     "engine.max_sequences": (1, 4096),
     "engine.max_batched_tokens": (1, 1 << 20),
-    "engine.device_wait": ("", *PRESETS),
+    "engine.devices": (0, 64),
     "handoff.doorbell": ("futex", "eventfd", "zmq"),
     "handoff.slots": (2, 1 << 20),
     "handoff.slot_bytes": (0, 1 << 40),
@@ -423,6 +432,17 @@ def parse_config(content: dict[str, Any], folder: Path = Path()) -> RunConfig:
         name: _section(name, section_type, _table(name, content))
         for name, section_type in _SECTIONS.items()
     }
+    engine: EngineConfig = sections["engine"]
+    if engine.devices > engine.workers:
+        raise ConfigError(
+            f"engine.devices must be at most engine.workers = {engine.workers}, got "
+            f"{engine.devices}; 0 gives each worker one"
+        )
+    if engine.device_wait:
+        try:
+            parse_policy(engine.device_wait)
+        except ConfigError as error:
+            raise ConfigError(f"engine.device_wait: {error}") from None
     workload: WorkloadConfig = sections["workload"]
     if workload.kind == "trace":
         if not workload.trace:

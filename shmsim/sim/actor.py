@@ -67,7 +67,7 @@ class Actor:
     kind
         Where it waits for messages: `SCHEDULER_RECV` or `WORKER_RECV`.
     lane
-        The main thread, on shared cores; None: it has a core to itself.
+        The main thread.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Actor:
         costs: WaitCosts,
         name: str,
         kind: int,
-        lane: Lane | None,
+        lane: Lane,
     ) -> None:
         """Do nothing yet."""
         self.env = env
@@ -107,32 +107,43 @@ class Actor:
     # Work.
 
     def busy(self, duration_ns: int, lane: Lane | None = None) -> Process:
-        """Occupy a core for some time: on shared cores that of a lane, of the main thread first."""
+        """Occupy a core for some time, by the main thread or another, and for what is owed."""
         lane = lane or self.lane
-        if lane is None:
+        duration_ns += lane.owed_ns
+        lane.owed_ns = 0
+        if lane.thread is None:
             self.cpu_ns += duration_ns
             yield self.env.timeout(duration_ns)
         else:
             yield lane.thread.run(duration_ns)
 
+    def owe(self, duration_ns: int, lane: Lane | None = None) -> None:
+        """Work whose end nobody can see: it is done with whatever comes next (`busy`)."""
+        (lane or self.lane).owed_ns += duration_ns
+
+    @property
+    def now_ns(self) -> int:
+        """The instant by the main thread, which may be ahead of the clock by what it owes."""
+        return self.env.now_ns + self.lane.owed_ns
+
     def book(self, cpu_ns: int) -> None:
         """Count CPU time that delays nobody."""
-        if self.lane is None:
+        if self.lane.thread is None:
             self.cpu_ns += cpu_ns
         else:
             self.lane.unplaced_ns += cpu_ns
 
     def sleep(self, lane: Lane | None = None) -> None:
         """Leave the core for whatever comes next; `wake` follows."""
-        lane = lane or self.lane
-        if lane is not None:
-            lane.thread.sleep()
+        thread = (lane or self.lane).thread
+        if thread is not None:
+            thread.sleep()
 
     def wake(self, lane: Lane | None = None) -> None:
         """Want the core again."""
-        lane = lane or self.lane
-        if lane is not None:
-            lane.thread.wake()
+        thread = (lane or self.lane).thread
+        if thread is not None:
+            thread.wake()
 
     def slowness(self, mode: str, rested_ns: int) -> int:
         """Extra time of the work that follows a wait."""
@@ -159,23 +170,23 @@ class Actor:
             yield from self.await_source(
                 slots, ring.slots, message.call, message.step, None, message.pending, lane
             )
-            yield from self.learn(lane)
+            self.learn(lane)
         yield from self.busy(work_ns + self.draws.next("ring_publish", n_bytes), lane)
         published = Message(
             message.step, message.call, message.batch, message.pending, self.env.now_ns
         )
         n_armed, asleep_ns = ring.publish(published)
-        yield from self._ring_bell(n_armed, asleep_ns, lane)
+        self._ring_bell(n_armed, asleep_ns, lane)
         return published.published_ns
 
-    def _ring_bell(self, n_armed: int, asleep_ns: int, lane: Lane | None = None) -> Process:
+    def _ring_bell(self, n_armed: int, asleep_ns: int, lane: Lane | None = None) -> None:
         if n_armed:
             self.notified += 1
             # One wake-up call serves all, but it wakes them one after another.
-            yield from self.busy(n_armed * self.draws.next("notify_armed", asleep_ns), lane)
+            self.owe(n_armed * self.draws.next("notify_armed", asleep_ns), lane)
         else:
             self.elided += 1
-            yield from self.busy(self.draws.next("notify_unarmed"), lane)
+            self.owe(self.draws.next("notify_unarmed"), lane)
 
     def receive(
         self, site: Site, inbox: Inbox, call: int, step: int, known: Batch | None, pending: bool
@@ -186,11 +197,13 @@ class Actor:
 
     def read(self, ring: Ring, inbox: Inbox, n_bytes: int, seen: Seen, work_ns: int) -> Process:
         """Copy a message out, release its slot, and work on it; what was slept on slows that."""
-        yield from self.busy(self.draws.next("wait_exit") + self.draws.next("ring_read", n_bytes))
+        self.owe(self.draws.next("wait_exit") + self.draws.next("ring_read", n_bytes))
+        if ring.can_fill:
+            yield from self.busy(0)  # somebody may be waiting for this slot
         n_armed, asleep_ns = ring.release(inbox)
         if n_armed:
             self.notified += 1
-            yield from self.busy(self.draws.next("notify_armed", asleep_ns))
+            self.owe(self.draws.next("notify_armed", asleep_ns))
         yield from self.busy(self.slowness(seen.resumed_from, seen.rested_ns) + work_ns)
 
     # Waits.
@@ -206,12 +219,13 @@ class Actor:
         lane: Lane | None = None,
     ) -> Process:
         """Wait by plan until something is there; returns how the wait ended, and records it."""
+        lane = lane or self.lane
         index = site.n_waits
         site.n_waits += 1
         ctx = WaitContext(
             site.kind,
             call,
-            self.env.now_ns - site.last_seen_ns,
+            self.env.now_ns + lane.owed_ns - site.last_seen_ns,
             pending,
             len(known.decode) if known else 0,
             known.n_prefill_tokens if known else 0,
@@ -224,8 +238,7 @@ class Actor:
         plan_ns = int(site.plan_ns.at(index))
         yield from self.busy(plan_ns + self.draws.next("wait_enter"), lane)
         started_ns = self.env.now_ns
-        lane = lane or self.lane
-        if lane is None:
+        if lane.thread is None:
             seen = yield from self._wait_alone(site, source, plan, index)
             self.cpu_ns += sum(seen.cpu_ns)
         else:
@@ -234,7 +247,7 @@ class Actor:
         found_ns = source.found_ns()
         assert found_ns is not None, "a wait ends when there is something"
         seen_ns = site.last_seen_ns = self.env.now_ns
-        n_preempted = lane.take_preemptions() if lane else 0
+        n_preempted = lane.take_preemptions()
         outcome = WaitOutcome(
             found_ns - started_ns,
             seen_ns - started_ns,
@@ -280,7 +293,7 @@ class Actor:
         yield self.env.timeout(started_ns + seen.seen_after_ns - self.env.now_ns)
         return seen
 
-    def learn(self, lane: Lane | None = None) -> Process:
+    def learn(self, lane: Lane | None = None) -> None:
         """Let the policies learn from the last waits, off the critical path."""
         for site in self.sites:
             finished, site.finished = site.finished, []
@@ -288,11 +301,11 @@ class Actor:
                 site.policies[ctx.call] = site.policies[ctx.call].after(ctx, outcome)
                 after_ns = int(site.after_ns.at(site.n_learnt))
                 site.n_learnt += 1
-                yield from self.busy(after_ns, lane)
+                self.owe(after_ns, lane)
 
     def row(self, wall_ns: int, lanes: list[Lane]) -> ProcessRow:
         """What it consumed, on its own core or on all of its lanes."""
-        threads = [lane.thread for lane in lanes]
+        threads = [lane.thread for lane in lanes if lane.thread is not None]
         cpu_ns = sum(t.cpu_ns for t in threads) + sum(lane.unplaced_ns for lane in lanes)
         return ProcessRow(
             self.name,

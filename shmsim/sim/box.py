@@ -52,6 +52,7 @@ class Box:
         self.slices: list[SliceRow] = []
         self._is_guarded = is_guarded
         self._lanes: dict[str, list[Lane]] = {}
+        self._pinned: dict[str, int | None] = {}
         self._host: Host | None = None
         self._tape = tape
         if rules != AMPLE:
@@ -60,16 +61,15 @@ class Box:
             self._host = Host(self.env, rules, n_cores, self.slices if traces else None)
             self._pins = pins and n_processes <= n_cores
 
-    def lane(self, process: str) -> Lane | None:
-        """A thread of a process, beside its others; None where each has a core to itself."""
+    def lane(self, process: str) -> Lane:
+        """A thread of a process, beside its others."""
         if self._host is None:
-            return None
-        is_new = process not in self._lanes
+            return Lane()
+        if process not in self._pinned:
+            self._pinned[process] = len(self._pinned) if self._pins else None
+        thread = self._host.thread(process, self._pinned[process])
         lanes = self._lanes.setdefault(process, [])
-        core = None
-        if self._pins:
-            core = len(self._lanes) - 1 if is_new else lanes[0].thread.pinned
-        lanes.append(Lane(self._host.thread(process, core), self._is_guarded))
+        lanes.append(Lane(thread, self._is_guarded))
         return lanes[-1]
 
     def lanes_of(self, process: str) -> list[Lane]:

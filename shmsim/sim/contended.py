@@ -27,21 +27,30 @@ class Lane:
     Parameters
     ----------
     thread
-        Where it runs.
+        Where it runs; None: it has a core to itself.
     is_guarded
         Whether its spins give way once they were preempted, as those of realrun do.
+
+    Attributes
+    ----------
+    owed_ns
+        Work that it has done, as far as anybody can tell, but that the clock was not told of yet:
+        work that follows is added to it, and both take one event.
     """
 
-    def __init__(self, thread: Thread, is_guarded: bool) -> None:
+    def __init__(self, thread: Thread | None = None, is_guarded: bool = True) -> None:
         """Nothing has happened yet."""
         self.thread = thread
         self.is_guarded = is_guarded
+        self.owed_ns = 0
         self.crowded_until_ns = 0
         self.unplaced_ns = 0  #: CPU time of going to sleep, which delays nobody
         self._n_preempted = 0
 
     def take_preemptions(self) -> int:
         """How often the core was taken from it since the last question."""
+        if self.thread is None:
+            return 0
         before, self._n_preempted = self._n_preempted, self.thread.n_preempted
         return self._n_preempted - before
 
@@ -68,6 +77,7 @@ class SharedWait:
     ) -> None:
         """Start to wait."""
         self._env = env
+        assert lane.thread is not None, "who has a core to itself does not share it"
         self._lane = lane
         self._thread = lane.thread
         self._draws = draws

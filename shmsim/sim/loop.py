@@ -114,8 +114,9 @@ class StepLoop:
         self.tape = tape
         self.costs = profile.wait_costs(delay_price)
         self.batcher = Batcher(workload, engine.max_sequences, engine.max_batched_tokens)
-        self.requests = Ring(self.env, engine.workers, n_slots)
-        self.replies = [Ring(self.env, 1, n_slots) for _ in range(n_replies)]
+        most = engine.calls_per_step * self._depth
+        self.requests = Ring(self.env, engine.workers, n_slots, most)
+        self.replies = [Ring(self.env, 1, n_slots, most) for _ in range(n_replies)]
         self.name = name
         self.scheduler = self._actor("scheduler", SCHEDULER_RECV)
         self.request_slots = self.scheduler.site(
@@ -129,6 +130,11 @@ class StepLoop:
         self.workers = [self._actor(f"worker{r}", WORKER_RECV) for r in range(engine.workers)]
         self.device = Device(self.env, step_time, tape.normal("device", "step"), engine.workers)
         self.steps: list[StepRow] = []
+
+    @property
+    def _depth(self) -> int:
+        """How many batches may be in flight."""
+        return 2 if self.engine.scheduling == "async" else 1
 
     def _actor(self, name: str, kind: int) -> Actor:
         name = self.name + name
@@ -163,19 +169,20 @@ class StepLoop:
     def _scheduler(self) -> Process:
         actor, batcher = self.scheduler, self.batcher
         in_flight: deque[tuple[Batch, int, int]] = deque()
-        depth = 2 if self.engine.scheduling == "async" else 1
+        depth = self._depth
         actor.wake()
         while not batcher.is_finished:
-            batcher.admit(self.env.now_ns)
+            batcher.admit(actor.now_ns)
             while batcher.has_work and len(in_flight) < depth:
                 in_flight.append((yield from self._send(len(in_flight) == depth - 1)))
             if in_flight:
-                yield from actor.learn()  # where nothing was sent since the last reply
+                actor.learn()  # where nothing was sent since the last reply
                 yield from self._await_reply(*in_flight.popleft())
             else:
                 yield from self._idle()
         goodbye = Message(len(self.steps), 0, None, False, 0)
         yield from self._publish_request(goodbye, _SECOND_CALL_BYTES, 0)
+        yield from actor.busy(0)
         actor.sleep()
 
     def _idle(self) -> Process:
@@ -183,6 +190,7 @@ class StepLoop:
         actor = self.scheduler
         arrival_ns = self.batcher.next_arrival_ns
         assert arrival_ns is not None, "unfinished, idle, and nobody arrives"
+        yield from actor.busy(0)
         rested_ns = max(arrival_ns - self.env.now_ns, 0)
         late_ns = actor.draws.next("timer_overshoot", rested_ns)
         actor.sleep()
@@ -197,7 +205,7 @@ class StepLoop:
     def _send(self, is_last_in_flight: bool) -> Process:
         """Form a batch and publish the first call; async, the second call with it."""
         actor = self.scheduler
-        scheduled_ns = self.env.now_ns
+        scheduled_ns = actor.now_ns
         batch = self.batcher.schedule()
         n = batch.n_sequences
         draws = actor.draws
@@ -207,12 +215,12 @@ class StepLoop:
         if self.engine.scheduling == "async" and self.engine.calls_per_step == 2:
             yield from self._send_second_call(batch)
         if is_last_in_flight:
-            yield from actor.learn()
+            actor.learn()
         if self.engine.scheduling == "sync" and self.engine.calls_per_step == 2:
             _, last = yield from self._receive_replies(0, batch, _SECOND_CALL_BYTES)
             yield from self._read_reply(last, _SECOND_CALL_BYTES, draws.next("decode_reply", 0))
             yield from self._send_second_call(batch)
-            yield from actor.learn()
+            actor.learn()
         return batch, scheduled_ns, published_ns
 
     def _send_second_call(self, batch: Batch) -> Process:
@@ -297,6 +305,7 @@ class StepLoop:
             message, seen = yield from actor.receive(site, inbox, 0, step, known, pending)
             batch = message.batch
             if batch is None:
+                yield from actor.busy(0)
                 actor.sleep()
                 return
             n = batch.n_sequences
@@ -315,14 +324,14 @@ class StepLoop:
                         _SECOND_CALL_BYTES,
                         work_ns,
                     )
-                yield from actor.learn()
+                actor.learn()
                 second, seen = yield from actor.receive(site, inbox, 1, batch.step, known, True)
                 work_ns = draws.next("decode_request", 0)
                 yield from actor.read(self.requests, inbox, _SECOND_CALL_BYTES, seen, work_ns)
                 assert second.step == batch.step, "calls come in order"
             if is_async:
                 launched.put(batch)
-                yield from actor.learn()
+                actor.learn()
             else:
                 yield from self._finish(rank, actor, sites, batch, None)
 
@@ -340,6 +349,7 @@ class StepLoop:
         draws = actor.draws
         if end_site is None:
             # As the echo device is waited for: asleep until shortly before its end.
+            yield from actor.busy(0, lane)
             rested_from_ns = self.env.now_ns
             if end.found_ns() is None:
                 end.arrival = self.env.event()
@@ -362,7 +372,7 @@ class StepLoop:
         else:
             yield from actor.busy(work_ns, lane)
         if self.engine.scheduling == "sync":
-            yield from actor.learn()
+            actor.learn()
 
     def _reply_thread(
         self,
@@ -377,4 +387,5 @@ class StepLoop:
             batch = yield launched.get()
             actor.wake(lane)
             yield from self._finish(rank, actor, sites, batch, lane)
+            yield from actor.busy(0, lane)
             actor.sleep(lane)

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from shmsim.config import CoresConfig, RunConfig
+from shmsim.config import CoresConfig, EngineConfig, RunConfig, parse_policy
 from shmsim.laws import check_laws
 from shmsim.metrics import Summary, summarize
-from shmsim.policies import PRESETS
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
 from shmsim.sim.box import Box
@@ -84,7 +83,7 @@ def simulate_box(
                 config.delay_price,
                 n_replies=engine.workers if config.handoff.replies == "all" else 1,
                 n_slots=config.handoff.slots,
-                device_policy=PRESETS[engine.device_wait] if engine.device_wait else None,
+                device_policy=_device_policy(engine),
                 box=box,
                 name=f"engine{number}/" if n_engines > 1 else "",
             )
@@ -102,6 +101,10 @@ def simulate_box(
         n_threads = 2 if engine.scheduling == "async" else 1
         check_laws(records, n_workers=engine.workers, n_threads=n_threads)
     return found
+
+
+def _device_policy(engine: EngineConfig) -> WaitPolicy | None:
+    return parse_policy(engine.device_wait).policy if engine.device_wait else None
 
 
 def _schedule(cores: CoresConfig) -> Schedule:

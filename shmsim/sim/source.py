@@ -108,8 +108,11 @@ class Slots(Source):
 class Ring:
     """Messages from one writer to its readers, visible at once."""
 
-    def __init__(self, env: VirtualClock, n_readers: int, n_slots: int) -> None:
-        """Start empty."""
+    def __init__(
+        self, env: VirtualClock, n_readers: int, n_slots: int, most_in_flight: int
+    ) -> None:
+        """Start empty; of so many messages at once, at most, there may be more than slots."""
+        self.can_fill = n_slots <= most_in_flight
         self.env = env
         self.inboxes = [Inbox(env) for _ in range(n_readers)]
         self.n_slots = n_slots
