@@ -23,6 +23,10 @@ FORMAT: Final = "shmsim-profile"
 VERSION: Final = 2
 DEAREST_POLICY: Final = "WakeAhead"
 
+#: A cost may differ where workers wait for the device; it is then called ``"device_wake_latency"``,
+#: for instance, and a profile need not have it.
+AT_DEVICE: Final = "device_"
+
 #: Costs every profile has: name, what it runs along, and between which two points it is measured.
 COSTS: Final[dict[str, tuple[str, str]]] = {
     "clock_read": ("", "one read of the monotonic clock from Python"),
@@ -156,7 +160,7 @@ class MachineProfile:
             "costs": {
                 name: {
                     "by": curve.by,
-                    "between": COSTS[name][1],
+                    "between": _between(name),
                     "points": [
                         {"x": x, **point._asdict()}
                         for x, point in zip(curve.xs, curve.points, strict=True)
@@ -219,6 +223,12 @@ class MachineProfile:
         if missing:
             raise ValueError(f"{path} lacks {', '.join(missing)}; calibrate again")
         return cls(costs, policy_costs, machine, measured_at, sources)
+
+
+def _between(name: str) -> str:
+    """Between which two points a cost is measured, those of `AT_DEVICE` too."""
+    known = COSTS.get(name) or COSTS[name.removeprefix(AT_DEVICE)]
+    return known[1] + ("" if name in COSTS else ", where the device is waited for")
 
 
 def _missing(

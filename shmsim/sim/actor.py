@@ -1,7 +1,7 @@
 """A process of the model: its costs, its cores, its policies and its records."""
 
 from shmsim.batching import Batch
-from shmsim.profile import MachineProfile
+from shmsim.profile import AT_DEVICE, MachineProfile
 from shmsim.records import ProcessRow, WaitRow
 from shmsim.sim.clock import Process, VirtualClock
 from shmsim.sim.contended import Lane, SharedWait
@@ -44,7 +44,7 @@ class Site:
         self.kind = kind
         self.policies = [policy, policy]
         self.uniform = tape.uniform(entity, "policy")
-        prefix = "device_" if kind == DEVICE_DONE else ""
+        prefix = AT_DEVICE if kind == DEVICE_DONE else ""
         self.draws = Draws(profile, tape, entity, prefix)
         cost = profile.costs_of_policy(type(policy).__name__)
         self.plan_ns = tape.transformed(entity, "plan", cost["plan"].all_at)

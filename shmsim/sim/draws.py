@@ -1,7 +1,6 @@
 """Costs drawn for one entity of the model: the profile's distributions on the tape's numbers."""
 
 from bisect import bisect_right
-from collections import defaultdict
 
 from shmsim.profile import MachineProfile
 from shmsim.tape import Stream, Tape
@@ -28,33 +27,46 @@ class Draws:
         self._curves = profile.costs
         self._tape = tape
         self._entity = entity
-        self._streams: dict[str, tuple[tuple[float, ...], list[Stream]]] = {}
-        self._next: defaultdict[str, int] = defaultdict(int)
+        self._costs: dict[str, _Cost] = {}
 
     def next(self, name: str, x: float = 0.0) -> int:
         """The cost of the next occasion of this kind, nanoseconds."""
-        index = self._next[name]
-        self._next[name] = index + 1
-        return self.at(name, index, x)
+        cost = self._costs.get(name) or self._open(name)
+        index = cost.n_drawn
+        cost.n_drawn = index + 1
+        return cost.at(index, x)
 
     def at(self, name: str, index: int, x: float = 0.0) -> int:
         """The cost of occasion ``index`` of this kind, nanoseconds."""
-        found = self._streams.get(name)
-        if found is None:
-            found = self._streams[name] = self._open(name)
-        # As `Curve.at`, but a block of each of its distributions is computed at once.
-        xs, streams = found
+        return (self._costs.get(name) or self._open(name)).at(index, x)
+
+    def _open(self, name: str) -> "_Cost":
+        curve = self._curves.get(self._prefix + name) or self._curves[name]
+        points = [self._tape.transformed(self._entity, name, p.all_at) for p in curve.points]
+        cost = self._costs[name] = _Cost(curve.xs, points)
+        return cost
+
+
+class _Cost:
+    """One cost: `Curve.at`, but of each of its distributions a block is computed at once."""
+
+    __slots__ = ("n_drawn", "points", "xs")
+
+    def __init__(self, xs: tuple[float, ...], points: list[Stream]) -> None:
+        self.xs = xs
+        self.points = points
+        self.n_drawn = 0
+
+    def at(self, index: int, x: float) -> int:
+        points = self.points
+        if len(points) == 1:
+            return int(points[0].at(index))
+        xs = self.xs
         i = bisect_right(xs, x)
         if i == 0:
-            return int(streams[0].at(index))
+            return int(points[0].at(index))
         if i == len(xs):
-            return int(streams[-1].at(index))
+            return int(points[-1].at(index))
         share = (x - xs[i - 1]) / (xs[i] - xs[i - 1])
-        left = streams[i - 1].at(index)
-        return int(left + share * (streams[i].at(index) - left))
-
-    def _open(self, name: str) -> tuple[tuple[float, ...], list[Stream]]:
-        curve = self._curves.get(self._prefix + name) or self._curves[name]
-        return curve.xs, [
-            self._tape.transformed(self._entity, name, point.all_at) for point in curve.points
-        ]
+        left = points[i - 1].at(index)
+        return int(left + share * (points[i].at(index) - left))

@@ -128,7 +128,7 @@ class StepLoop:
             for i in range(n_replies)
         ]
         self.workers = [self._actor(f"worker{r}", WORKER_RECV) for r in range(engine.workers)]
-        self.device = Device(self.env, step_time, tape.normal("device", "step"), engine.workers)
+        self.device = Device(self.env, step_time, tape.normal("device", "step"), engine.n_devices)
         self.steps: list[StepRow] = []
 
     @property
@@ -312,7 +312,8 @@ class StepLoop:
             draws = actor.draws
             work_ns = draws.next("decode_request", n) + draws.next("launch")
             yield from actor.read(self.requests, inbox, _request_bytes(n), seen, work_ns)
-            self.device.launch(batch)
+            if rank < self.engine.n_devices:
+                self.device.launch(batch)
             known, pending, step = batch, message.pending, batch.step + 1
             if two_calls:
                 if not is_async and rank < len(self.replies):
@@ -343,25 +344,12 @@ class StepLoop:
         batch: Batch,
         lane: Lane | None,
     ) -> Process:
-        """Wait for the device and, where it is due, reply."""
+        """Wait for the device, if this worker has one, and reply, where it is due."""
         reply_slots, end_site = sites
-        end = self.device.end_of(batch.step, rank)
         draws = actor.draws
-        if end_site is None:
-            # As the echo device is waited for: asleep until shortly before its end.
-            yield from actor.busy(0, lane)
-            rested_from_ns = self.env.now_ns
-            if end.found_ns() is None:
-                end.arrival = self.env.event()
-                actor.sleep(lane)
-                yield end.arrival
-                actor.wake(lane)
-            rested_ns = self.env.now_ns - rested_from_ns
-            work_ns = draws.next("device_return") + actor.slowness(DOZED, rested_ns)
-        else:
-            seen = yield from actor.await_source(end_site, end, 0, batch.step, batch, True, lane)
-            work_ns = actor.slowness(seen.resumed_from, seen.rested_ns)
-        self.device.leave(batch.step)
+        work_ns = 0
+        if rank < self.engine.n_devices:
+            work_ns = yield from self._await_device(rank, actor, end_site, batch, lane)
         if rank < len(self.replies):
             work_ns += draws.next("encode_reply", batch.n_sequences)
             message = Message(batch.step, 1, batch, True, 0)
@@ -373,6 +361,28 @@ class StepLoop:
             yield from actor.busy(work_ns, lane)
         if self.engine.scheduling == "sync":
             actor.learn()
+
+    def _await_device(
+        self, rank: int, actor: Actor, end_site: Site | None, batch: Batch, lane: Lane | None
+    ) -> Process:
+        """Wait for the end of a step; returns what the wait adds to the work that follows."""
+        end = self.device.end_of(batch.step, rank)
+        if end_site is None:
+            # As the echo device is waited for: asleep until shortly before its end.
+            yield from actor.busy(0, lane)
+            rested_from_ns = self.env.now_ns
+            if end.found_ns() is None:
+                end.arrival = self.env.event()
+                actor.sleep(lane)
+                yield end.arrival
+                actor.wake(lane)
+            rested_ns = self.env.now_ns - rested_from_ns
+            work_ns = actor.draws.next("device_return") + actor.slowness(DOZED, rested_ns)
+        else:
+            seen = yield from actor.await_source(end_site, end, 0, batch.step, batch, True, lane)
+            work_ns = actor.slowness(seen.resumed_from, seen.rested_ns)
+        self.device.leave(batch.step)
+        return work_ns
 
     def _reply_thread(
         self,

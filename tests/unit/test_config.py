@@ -17,7 +17,8 @@ calls_per_step = 1
 scheduling = "async"
 max_sequences = 8
 max_batched_tokens = 512
-device_wait = "spin"
+device_wait = "WakeAhead:guard=150us"
+devices = 1
 
 [cores]
 n = 3
@@ -80,7 +81,8 @@ def test_every_value_of_a_file_arrives():
         "scheduling": "async",
         "max_sequences": 8,
         "max_batched_tokens": 512,
-        "device_wait": "spin",
+        "device_wait": "WakeAhead:guard=150us",
+        "devices": 1,
     }
     assert vars(config.cores) == {
         "n": 3,

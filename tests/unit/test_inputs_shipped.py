@@ -15,7 +15,7 @@ from shmsim.inputs.catalog import gpu_names, load_gpu, load_model, model_names, 
 from shmsim.inputs.rows import InputError
 from shmsim.inputs.shipped import parse_shipped, shipped_names
 from shmsim.policies import POLICIES
-from shmsim.profile import COSTS, MachineProfile
+from shmsim.profile import AT_DEVICE, COSTS, MachineProfile
 from shmsim.provenance import MARKS
 from shmsim.units import MS, US
 from tests.data import DATA, needs_data
@@ -63,7 +63,8 @@ def test_an_unknown_name_is_refused_with_the_nearest():
 @pytest.mark.parametrize("name", shipped_names())
 def test_every_number_of_a_shipped_profile_has_a_mark_and_a_source(name):
     profile = MachineProfile.shipped(name)
-    assert set(profile.sources) == set(COSTS)
+    at_device = {name for name in profile.sources if name.removeprefix(AT_DEVICE) in COSTS}
+    assert set(profile.sources) == set(COSTS) | at_device
     for source in profile.sources.values():
         assert source.mark in MARKS
         assert len(source.text) > 5
@@ -189,6 +190,13 @@ def test_the_profile_of_the_h200_is_what_was_measured_there():
     waits = {w["kind"]: w for w in waits if w["k"] == "gpu_wait"}
     late_us = waits["query"]["wall_us"] - waits["flag"]["wall_us"]
     assert profile.costs["device_return"].at(0.5) == pytest.approx(late_us * US, abs=1)
+    assert profile.costs["device_spin_detection"].at(0.5) == pytest.approx(late_us * US, abs=1)
+    blocking = waits["sync_blocking"]
+    woken = profile.costs["device_wake_latency"]
+    for u, wall in ((0.5, "wall_us"), (0.99, "wall_p99")):
+        late_us = blocking[wall] - waits["flag"]["wall_us"]
+        assert woken.at(u) == pytest.approx(late_us * US, abs=1)
+    assert profile.costs["device_park_cpu"].at(0.5) == pytest.approx(blocking["cpu_us"] * US, abs=1)
 
 
 @needs_data
