@@ -220,10 +220,22 @@ def validate(
 def predict(
     config: RunConfig, policy: WaitPolicy, profile: MachineProfile, replication: int
 ) -> RunRecords:
-    """What the model says of one run here: on this box's cores where the config names no others."""
-    n_cores = config.cores.n or len(usable_cores())
-    cores = replace(config.cores, n=n_cores, quota=config.cores.quota or quota_cores() or 0.0)
-    return simulate(replace(config, cores=cores), policy, profile, replication)
+    """What the model says of one run here; for whoever in this package may not import it."""
+    return simulate(on_this_box(config), policy, profile, replication)
+
+
+def on_this_box(config: RunConfig) -> RunConfig:
+    """The config with this box's cores and quota, where it names no others.
+
+    Where every thread can have a core they are left out: it makes no difference, and the model is
+    twice as fast.
+    """
+    engine, n_cores = config.engine, len(usable_cores())
+    n_threads = 1 + engine.workers * (2 if engine.scheduling == "async" else 1)
+    quota = config.cores.quota or quota_cores() or 0.0
+    n_shared = n_cores if n_threads > n_cores or quota else 0
+    cores = replace(config.cores, n=config.cores.n or n_shared, quota=quota)
+    return replace(config, cores=cores)
 
 
 def _alternating(config: RunConfig) -> Iterator[tuple[int, NamedPolicy]]:

@@ -331,14 +331,14 @@ def summarize(records: RunRecords) -> Summary:
     if not requests:
         raise ValueError("the run holds no finished request, so there is nothing to summarise")
     cores = cores_of(records)
-    (scheduler,) = (share for name, share in cores.items() if role(name) == "scheduler")
+    schedulers = [share for name, share in cores.items() if role(name) == "scheduler"]
     workers = [share for name, share in cores.items() if role(name) != "scheduler"]
     return Summary(
         ttft=quantiles(ttft_ns(requests)),
         ttft_after_idle=quantiles(ttft_ns([r for r in requests if r.after_idle])),
         tpot=quantiles(tpot_ns(requests)),
         itl=quantiles(itl_ns(requests)),
-        scheduler_cores=scheduler,
+        scheduler_cores=float(np.mean(schedulers)),
         worker_cores=float(np.mean(workers)),
         duration_s=duration_s(requests),
         requests_per_s=requests_per_s(requests),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from shmsim.config import CoresConfig, EngineConfig, RunConfig, parse_policy
 from shmsim.laws import check_laws
+from shmsim.message import largest_bytes
 from shmsim.metrics import Summary, summarize
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
@@ -33,17 +34,24 @@ def simulate(
     traces
         Whether to record who ran on which core and when, where cores are modelled.
 
-    Raises
-    ------
-    ValueError
-        If the config has several engines: `simulate_box` runs those.
+    Returns
+    -------
+    RunRecords
+        Of all engines together, if the config has several: their processes are called
+        ``"engine0/scheduler"`` and so on, and requests and steps are numbered engine by engine.
     """
-    if config.cores.engines != 1:
-        raise ValueError(
-            f"cores.engines is {config.cores.engines}; simulate_box() runs several engines on one "
-            "box and gives the records of each"
-        )
-    return simulate_box(config, policy, profile, replication, traces=traces)[0]
+    found = simulate_box(config, policy, profile, replication, traces=traces)
+    if len(found) == 1:
+        return found[0]
+    return RunRecords(
+        [row for records in found for row in records.steps],
+        [row for records in found for row in records.waits],
+        [row for records in found for row in records.requests],
+        [row for records in found for row in records.processes],
+        slices=found[0].slices,
+        cores=found[0].cores,
+        meta=found[0].meta,
+    )
 
 
 def simulate_box(
@@ -83,6 +91,8 @@ def simulate_box(
                 config.delay_price,
                 n_replies=engine.workers if config.handoff.replies == "all" else 1,
                 n_slots=config.handoff.slots,
+                payload=config.payload,
+                slot_bytes=config.handoff.slot_bytes or largest_bytes(engine.max_sequences),
                 device_policy=_device_policy(engine),
                 box=box,
                 name=f"engine{number}/" if n_engines > 1 else "",
