@@ -220,3 +220,15 @@ def test_slices_of_one_core_never_overlap():
         assert isinstance(row, SliceRow)
         assert row.started_ns >= ends.get(row.core, 0)
         ends[row.core] = row.ended_ns
+
+
+def test_busy_cores_slow_the_device_where_they_share_its_power():
+    def step_ns(policy, slowdown):
+        there = box(2, 1, slowdown=slowdown)
+        records = run(PRESETS[policy], one_request(50), box=there)
+        return records.steps[-1].done_ns - records.steps[-1].launched_ns
+
+    assert step_ns("spin", 0.0) == step_ns("park", 0.0) == 2 * MS
+    # Whoever launches is busy, and the scheduler is if it spins.
+    assert step_ns("park", 0.1) == pytest.approx(2.2 * MS, abs=2)
+    assert step_ns("spin", 0.1) == pytest.approx(2.4 * MS, abs=2)
