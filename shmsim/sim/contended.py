@@ -5,7 +5,7 @@ when its message comes depends on who has the core. With a core for every thread
 result, to the nanosecond (tests/theory/test_cores.py).
 """
 
-from typing import Any, Final
+from typing import Final
 
 from shmsim.sim.clock import Process, VirtualClock
 from shmsim.sim.cores import Thread
@@ -216,13 +216,11 @@ class SharedWait:
         self._thread.sleep()
         if deadline_ns < FOREVER_NS:
 
-            def give_up(_: Any) -> None:
+            def give_up() -> None:
                 if not arrival.triggered:
                     arrival.succeed(False)
 
-            timer = env.timeout(deadline_ns - env.now_ns)
-            assert timer.callbacks is not None, "a new event has callbacks"
-            timer.callbacks.append(give_up)
+            env.after(deadline_ns - env.now_ns, give_up, is_timer=True)
         rang = yield arrival
         source.arrival = None
         return rang

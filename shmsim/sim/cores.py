@@ -333,13 +333,11 @@ class Core:
             return
         timer = self._timer
 
-        def ring(_: Any) -> None:
+        def ring() -> None:
             if timer == self._timer:
                 self._tick()
 
-        timeout = self._env.timeout(due_ns - now_ns)
-        assert timeout.callbacks is not None, "a new event has callbacks"
-        timeout.callbacks.append(ring)
+        self._env.after(due_ns - now_ns, ring)
 
     def _tick(self) -> None:
         self._settle()
@@ -404,7 +402,7 @@ class Host:
         self.is_throttled = False
         self.throttled_ns = 0
         self._slices = slices
-        self._n_running = 0
+        self.n_running = 0
         self._left_ns = rules.quota_ns
         self._metered_ns = 0
         self._meter = 0
@@ -453,30 +451,29 @@ class Host:
     def running_changed(self, by: int) -> None:
         """One thread more or less is running: the quota drains faster or slower."""
         self._drain()
-        self._n_running += by
+        self.n_running += by
         self._set_meter()
 
     def _drain(self) -> None:
         now_ns = self.env.now_ns
-        self._left_ns -= self._n_running * (now_ns - self._metered_ns)
+        self._left_ns -= self.n_running * (now_ns - self._metered_ns)
         self._metered_ns = now_ns
 
     def _set_meter(self) -> None:
-        if not self.rules.quota_ns or not self._n_running or self.is_throttled:
+        if not self.rules.quota_ns or not self.n_running or self.is_throttled:
             return
         self._meter += 1
         meter = self._meter
 
-        def empty(_: Any) -> None:
+        def empty() -> None:
             if meter == self._meter:
                 self._throttle()
 
-        timeout = self.env.timeout(max(self._left_ns, 0) // self._n_running)
-        timeout.callbacks.append(empty)
+        self.env.after(max(self._left_ns, 0) // self.n_running, empty)
 
     def _throttle(self) -> None:
         self._drain()
-        if self._left_ns >= self._n_running:  # rounding left something
+        if self._left_ns >= self.n_running:  # rounding left something
             self._set_meter()
             return
         self.is_throttled = True
