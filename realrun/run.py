@@ -19,7 +19,7 @@ from realrun.layout import CALL_ID, FLAGS, ORIGIN_AT, READY
 from realrun.ring import WARM_UP
 from realrun.segment import Segment
 from realrun.spec import RunSpec, policy_to_json
-from shmsim.config import RunConfig
+from shmsim.config import EngineConfig, PayloadConfig, RunConfig
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
 from shmsim.units import MS, S
@@ -47,8 +47,15 @@ def assign_cores(n_processes: int) -> tuple[int, ...]:
 def make_spec(
     config: RunConfig, policy: WaitPolicy, profile: MachineProfile, replication: int
 ) -> RunSpec:
-    """What the processes of one run are told."""
+    """What the processes of one run are told.
+
+    Raises
+    ------
+    ValueError
+        If the config asks for what only the model has, or the profile is of another doorbell.
+    """
     profile.check_doorbell(config.handoff.doorbell)
+    _refuse_what_only_the_model_has(config)
     costs = profile.wait_costs(config.delay_price)
     return RunSpec(
         config.engine,
@@ -62,6 +69,22 @@ def make_spec(
         assign_cores(1 + config.engine.workers) if config.pin else (),
         min(max(2 * costs.timer_overshoot_ns, MS // 20), MS // 2),
     )
+
+
+def _refuse_what_only_the_model_has(config: RunConfig) -> None:
+    engine, plain = config.engine, EngineConfig()
+    modelled = {
+        "engine.device_wait": engine.device_wait != plain.device_wait,
+        "engine.devices": engine.devices != plain.devices,
+        "cores.engines": config.cores.engines != 1,
+        "[payload]": config.payload != PayloadConfig(),
+    }
+    for name, is_set in modelled.items():
+        if is_set:
+            raise ValueError(
+                f"{name} is for the model only: the real loop has one engine, waits for its echo "
+                "device in one way and carries no bulk payloads; leave it out, or use shmsim simulate"
+            )
 
 
 def run_once(spec: RunSpec, progress: Progress | None = None) -> RunRecords:

@@ -18,6 +18,7 @@ from shmsim.inputs.traces import FORMATS, read_workload
 from shmsim.message import largest_bytes
 from shmsim.policies import POLICIES, PRESETS
 from shmsim.roofline import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, RooflineStepTime
+from shmsim.routing import NO_ARENA, ROUTE_PRESETS, ArenaPlan, SlotClass, check_arena
 from shmsim.steptime import StepTime, StepTimeLaw, TableStepTime
 from shmsim.tape import Tape
 from shmsim.units import MS, US, S, format_ns, parse_duration_ns
@@ -100,6 +101,49 @@ class HandoffConfig:
 
 
 @dataclass(frozen=True)
+class PayloadConfig:
+    """Bulk that the model's steps carry to every worker, such as images or prompt embeddings.
+
+    The real loop sends none, so this plays no part there.
+
+    Parameters
+    ----------
+    bytes_per_prefill_token, bytes_per_step
+        How much.
+    routes
+        By which ways, one of `shmsim.routing.ROUTE_PRESETS`. What goes inline needs room in
+        ``handoff.slot_bytes``.
+    divert_bytes
+        Size from which bulk is kept out of the pickle stream.
+    arena
+        Slot classes of the arena, from small to large; none for no arena.
+    memory
+        What the arena is copied to the devices from: ``"registered"`` memory, or ``"pageable"`` as
+        what comes by the other routes always is; ``"none"``: nothing is copied to a device.
+    output_bytes
+        Copied from the device in each step by whoever replies.
+    """
+
+    bytes_per_prefill_token: int = 0
+    bytes_per_step: int = 0
+    routes: str = "vllm"
+    divert_bytes: int = NO_ARENA.divert_bytes
+    arena: tuple[SlotClass, ...] = NO_ARENA.classes
+    memory: str = "none"
+    output_bytes: int = 0
+
+    @property
+    def carries_bulk(self) -> bool:
+        """Whether there is any."""
+        return self.bytes_per_prefill_token > 0 or self.bytes_per_step > 0
+
+    @property
+    def plan(self) -> ArenaPlan:
+        """The arena."""
+        return ArenaPlan(self.arena, self.divert_bytes)
+
+
+@dataclass(frozen=True)
 class CoresConfig:
     """The cores that the model's processes share; the machine has its own.
 
@@ -121,6 +165,9 @@ class CoresConfig:
         How often the hypervisor takes a core away, in the mean, and for how long; 0: never.
     guarded
         Whether a spin gives way once it was preempted, as realrun's do; vLLM's does not.
+    slowdown
+        By which share of itself a step takes longer for each core that is busy when it begins:
+        CPUs and devices with one power budget. Needs ``n``.
     """
 
     n: int = 0
@@ -132,6 +179,7 @@ class CoresConfig:
     steal_every_ns: int = 0
     steal_ns: int = 0
     guarded: bool = True
+    slowdown: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -329,6 +377,8 @@ class RunConfig:
         Whether each process gets a core of its own if there are enough.
     cores
         What the model's processes share.
+    payload
+        Bulk that the model's steps carry.
     """
 
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -344,6 +394,7 @@ class RunConfig:
     delay_price: float = 10.0
     pin: bool = True
     cores: CoresConfig = field(default_factory=CoresConfig)
+    payload: PayloadConfig = field(default_factory=PayloadConfig)
 
 
 # What a value may be, by section and key: lowest and highest, or the allowed words.
@@ -367,6 +418,7 @@ _ALLOWED: Final[dict[str, Any]] = {
     "cores.tick_ns": (100 * US, 100 * MS),
     "cores.steal_every_ns": (0, 3600 * S),
     "cores.steal_ns": (0, 10 * S),
+    "cores.slowdown": (0.0, 1.0),
     "workload.kind": ("open", "closed", "trace"),
     "workload.requests": (1, 10_000_000),
     "workload.rate_per_s": (1e-6, 1e6),
@@ -391,6 +443,14 @@ _ALLOWED: Final[dict[str, Any]] = {
     "device.compute_efficiency": (0.01, 1.0),
     "device.overhead_ns": (0, 1 * S),
     "device.all_reduce_ns": (0, 1 * S),
+    "payload.bytes_per_prefill_token": (0, 1 << 30),
+    "payload.bytes_per_step": (0, 1 << 40),
+    "payload.routes": tuple(ROUTE_PRESETS),
+    "payload.divert_bytes": (1, 1 << 40),
+    "payload.memory": ("none", "registered", "pageable"),
+    "payload.output_bytes": (0, 1 << 40),
+    "payload.arena.slot_bytes": (1, 1 << 40),
+    "payload.arena.slots": (1, 1 << 20),
     "run.seed": (0, 2**63 - 1),
     "run.repeats": (1, 1000),
     "run.delay_price": (0.0, 1e6),
@@ -401,6 +461,7 @@ _SECTIONS: Final[dict[str, type[Any]]] = {
     "cores": CoresConfig,
     "workload": WorkloadConfig,
     "device": DeviceConfig,
+    "payload": PayloadConfig,
 }
 _RUN_KEYS: Final[dict[str, type]] = {"seed": int, "repeats": int, "delay_price": float, "pin": bool}
 
@@ -428,10 +489,12 @@ def load_config(path: Path) -> RunConfig:
 def parse_config(content: dict[str, Any], folder: Path = Path()) -> RunConfig:
     """Check what a config file holds; paths in it are relative to ``folder``."""
     _refuse_unknown("", content, [*_SECTIONS, "run", "policy"])
+    tables = {name: dict(_table(name, content)) for name in _SECTIONS}
+    arena = tables["payload"].pop("arena", [])
     sections = {
-        name: _section(name, section_type, _table(name, content))
-        for name, section_type in _SECTIONS.items()
+        name: _section(name, section_type, tables[name]) for name, section_type in _SECTIONS.items()
     }
+    sections["payload"] = _payload(sections["payload"], arena)
     engine: EngineConfig = sections["engine"]
     if engine.devices > engine.workers:
         raise ConfigError(
@@ -452,6 +515,12 @@ def parse_config(content: dict[str, Any], folder: Path = Path()) -> RunConfig:
     sections["device"] = _device(
         sections["device"], _table("device", content), sections["engine"], folder
     )
+    cores: CoresConfig = sections["cores"]
+    if cores.slowdown and not cores.n:
+        raise ConfigError(
+            f"cores.slowdown = {cores.slowdown} needs cores.n, the number of cores: without it "
+            "nobody counts which of them are busy"
+        )
     least_bytes = largest_bytes(sections["engine"].max_sequences)
     if 0 < sections["handoff"].slot_bytes < least_bytes:
         raise ConfigError(
@@ -521,6 +590,36 @@ def _device(
             "device.per_prefill_token, to '0us' if nothing"
         )
     return device
+
+
+def _payload(payload: PayloadConfig, arena: Any) -> PayloadConfig:
+    """Add the arena, and check that it can be used, and is there if it is relied upon."""
+    if not isinstance(arena, list) or not all(isinstance(table, dict) for table in arena):
+        raise ConfigError(
+            "payload.arena must be a list of slot classes, as in "
+            f"arena = [{{ slot_bytes = 8388608, slots = 4 }}]; got {arena!r}"
+        )
+    classes = []
+    for index, table in enumerate(arena):
+        where = f"payload.arena[{index}]"
+        _refuse_unknown(where, table, ["slot_bytes", "slots"])
+        if len(table) < 2:
+            raise ConfigError(f"{where} needs both slot_bytes and slots, got {table!r}")
+        slot_bytes, n_slots = (
+            _value(f"payload.arena.{key}", table[key], int) for key in ("slot_bytes", "slots")
+        )
+        classes.append(SlotClass(slot_bytes, n_slots))
+    payload = replace(payload, arena=tuple(classes))
+    try:
+        check_arena(payload.plan)
+    except ValueError as error:
+        raise ConfigError(f"payload: {error}") from None
+    if payload.memory == "registered" and not payload.arena:
+        raise ConfigError(
+            'payload.memory = "registered" needs a payload.arena: what comes through the ring or a '
+            'socket is copied to pageable memory; add one, or set payload.memory = "pageable"'
+        )
+    return payload
 
 
 def parse_policy(text: str) -> NamedPolicy:

@@ -51,19 +51,24 @@ class Run(NamedTuple):
         How many threads of one process may run at once.
     is_model
         Whether its time is virtual, so that it adds up to the nanosecond.
+    n_devices
+        How many workers, from the first on, launch steps.
     """
 
     records: RunRecords
     n_workers: int
     n_threads: int
     is_model: bool
+    n_devices: int
 
 
 #: Says what is wrong, or None.
 Law = Callable[[Run], str | None]
 
 
-def check_laws(records: RunRecords, *, n_workers: int, n_threads: int = 1) -> None:
+def check_laws(
+    records: RunRecords, *, n_workers: int, n_threads: int = 1, n_devices: int = 0
+) -> None:
     """Check the records of a finished run against every law that holds in their world.
 
     Parameters
@@ -76,6 +81,8 @@ def check_laws(records: RunRecords, *, n_workers: int, n_threads: int = 1) -> No
     n_threads
         How many threads of one process may run at once: 2 with asynchronous scheduling, whose
         workers have a reply thread.
+    n_devices
+        How many workers, from the first on, launch steps; 0: all.
 
     Raises
     ------
@@ -90,7 +97,7 @@ def check_laws(records: RunRecords, *, n_workers: int, n_threads: int = 1) -> No
             "cannot tell which laws apply: meta['world'] must be 'model' or 'machine',"
             f" got {world!r}"
         )
-    run = Run(records, n_workers, n_threads, world == "model")
+    run = Run(records, n_workers, n_threads, world == "model", n_devices or n_workers)
     for name, law in (EVERY_WORLD | MODEL_ONLY if run.is_model else EVERY_WORLD).items():
         finding = law(run)
         if finding is not None:
@@ -276,11 +283,15 @@ def _causality(run: Run) -> str | None:
     if unordered.any():
         return _rows("its instants are not in the order of their causes", steps, unordered)
     waits = _waits_at(run, WORKER_RECV)
-    is_first = (waits.call == 0) & (waits.step < len(steps))
+    launching = {f"worker{index}" for index in range(run.n_devices)}
+    launches = np.fromiter((role(wait.process) in launching for wait in waits.rows), bool)
+    is_first = launches & (waits.call == 0) & (waits.step < len(steps))
     called_ns = np.zeros(len(steps), np.int64)
     np.maximum.at(called_ns, waits.step[is_first], waits.seen_ns[is_first])
     launched_ns = column(steps, "launched_ns")
-    return _rows("launched before every worker saw it", steps, called_ns > launched_ns)
+    return _rows(
+        "launched before every worker that launches saw it", steps, called_ns > launched_ns
+    )
 
 
 def _steps_in_order(run: Run) -> str | None:
@@ -420,6 +431,40 @@ def _cpu_of_waits(run: Run) -> str | None:
     return _rows("its waits used more CPU time", processes, beyond)
 
 
+# Payloads.
+
+
+def _payloads(run: Run) -> str | None:
+    """Every worker gets the payloads that were sent, their parts by the routes they were sent by.
+
+    A payload has one part or two: its bulk is in the pickle stream, or beside it.
+    """
+    rows = run.records.processes
+    n_payloads, n_fallbacks = column(rows, "payloads"), column(rows, "fallbacks")
+    by_route = np.stack([column(rows, name) for name in ("inline", "arena", "socket")])
+    n_parts = by_route.sum(axis=0)
+    wrong = (n_parts < n_payloads) | (n_parts > 2 * n_payloads) | (by_route < 0).any(axis=0)
+    wrong |= (n_fallbacks < 0) | (n_fallbacks > n_parts)
+    if wrong.any():
+        return _rows("its routes do not add up to its payloads", rows, wrong)
+    sent = [index for index, row in enumerate(rows) if role(row.process) == "scheduler"]
+    if not sent:
+        return "no account of the scheduler, who sends them"
+    lost = (by_route != by_route[:, sent]).any(axis=0) | (n_payloads != n_payloads[sent])
+    return _rows("it received other parts than were sent", rows, lost)
+
+
+def _arena(run: Run) -> str | None:
+    """Slots of the arena that are taken come back, and are never more than there are."""
+    rows = run.records.processes
+    used, most = column(rows, "arena"), column(rows, "arena_most")
+    kept = used != column(rows, "arena_released")
+    if kept.any():
+        return _rows("slots of the arena were not given back", rows, kept)
+    beyond = (most < 0) | (most > column(rows, "arena_slots")) | (most > used)
+    return _rows("more of the arena was in use than it has, or was taken", rows, beyond)
+
+
 #: What holds on a machine too.
 EVERY_WORLD: Final[dict[str, Law]] = {
     "tokens of requests": _tokens_of_requests,
@@ -436,12 +481,14 @@ EVERY_WORLD: Final[dict[str, Law]] = {
     "one thread on a core": _one_thread_on_a_core,
 }
 
-#: Sums that only virtual time keeps to the nanosecond.
+#: Sums that only virtual time keeps to the nanosecond, and counts that only the model keeps.
 MODEL_ONLY: Final[dict[str, Law]] = {
     "core time": _core_time,
     "CPU on cores": _cpu_on_cores,
     "slices on cores": _slices_on_cores,
     "CPU of waits": _cpu_of_waits,
+    "payloads": _payloads,
+    "arena": _arena,
 }
 
 

@@ -17,7 +17,15 @@ from shmsim.inputs.shipped import read_shipped, shipped_names
 from shmsim.provenance import CALIBRATED, Source
 from shmsim.wait import WaitCosts
 
-__all__ = ["COSTS", "QUANTILE_GRID", "VERSION", "Curve", "Distribution", "MachineProfile"]
+__all__ = [
+    "COSTS",
+    "OPTIONAL_COSTS",
+    "QUANTILE_GRID",
+    "VERSION",
+    "Curve",
+    "Distribution",
+    "MachineProfile",
+]
 
 FORMAT: Final = "shmsim-profile"
 VERSION: Final = 2
@@ -68,6 +76,18 @@ COSTS: Final[dict[str, tuple[str, str]]] = {
     "worker_slow_after_doze": ("asleep_ns", "the same for worker work"),
 }
 
+#: Costs of large payloads, which a profile need not have: whoever needs one that is not there says
+#: so. As `COSTS`. Registered memory is page-locked by ``cudaHostRegister``, pageable is any other.
+OPTIONAL_COSTS: Final[dict[str, tuple[str, str]]] = {
+    "socket_send": ("bytes", "sending that many bytes to one reader through a socket"),
+    "socket_receive": ("bytes", "receiving the same, from readable to the last byte copied"),
+    "h2d_call_registered": ("bytes", "call of a copy from registered memory to its return"),
+    "h2d_registered": ("bytes", "the same call to the bytes being on a device that was idle"),
+    "h2d_call_pageable": ("bytes", "call of a copy from pageable memory to its return"),
+    "h2d_pageable": ("bytes", "the same call to the bytes being on a device that was idle"),
+    "d2h": ("bytes", "call of a copy from an idle device to the bytes being in memory"),
+}
+
 
 @dataclass(frozen=True)
 class MachineProfile:
@@ -76,7 +96,7 @@ class MachineProfile:
     Parameters
     ----------
     costs
-        By name, see `COSTS`.
+        By name, see `COSTS`; any of `OPTIONAL_COSTS` may be among them.
     policy_costs
         ``"plan"`` and ``"after"`` of each policy class, by its name.
     machine
@@ -227,6 +247,8 @@ class MachineProfile:
 
 def _between(name: str) -> str:
     """Between which two points a cost is measured, those of `AT_DEVICE` too."""
+    if name in OPTIONAL_COSTS:
+        return OPTIONAL_COSTS[name][1]
     known = COSTS.get(name) or COSTS[name.removeprefix(AT_DEVICE)]
     return known[1] + ("" if name in COSTS else ", where the device is waited for")
 

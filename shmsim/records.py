@@ -136,6 +136,16 @@ class ProcessRow(NamedTuple):
     unplaced_ns
         Part of ``cpu_ns`` that the model books to no core, such as falling asleep when that delays
         nobody; 0 on a machine.
+    payloads
+        Messages with bulk in them that it sent or received.
+    inline, arena, socket
+        Parts of these messages, the pickle stream among them, by route.
+    fallbacks
+        How many parts it sent another way than its policy wanted, for want of room.
+    arena_released
+        Slots of the arena that it let go of; of the writer, that came back to it.
+    arena_most, arena_slots
+        Of the writer: slots of the arena that were taken at once, at most, and those there are.
     """
 
     process: str
@@ -151,6 +161,14 @@ class ProcessRow(NamedTuple):
     rescued: int = 0
     late: int = 0
     unplaced_ns: int = 0
+    payloads: int = 0
+    inline: int = 0
+    arena: int = 0
+    socket: int = 0
+    fallbacks: int = 0
+    arena_released: int = 0
+    arena_most: int = 0
+    arena_slots: int = 0
 
 
 def role(process: str) -> str:

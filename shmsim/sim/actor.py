@@ -166,11 +166,7 @@ class Actor:
         if ring.is_full:
             yield from self.busy(work_ns, lane)
             work_ns = 0
-        while ring.is_full:
-            yield from self.await_source(
-                slots, ring.slots, message.call, message.step, None, message.pending, lane
-            )
-            self.learn(lane)
+        yield from self.await_slot(ring, slots, message, lane)
         yield from self.busy(work_ns + self.draws.next("ring_publish", n_bytes), lane)
         published = Message(
             message.step, message.call, message.batch, message.pending, self.env.now_ns
@@ -178,6 +174,16 @@ class Actor:
         n_armed, asleep_ns = ring.publish(published)
         self._ring_bell(n_armed, asleep_ns, lane)
         return published.published_ns
+
+    def await_slot(
+        self, ring: Ring, slots: Site, message: Message, lane: Lane | None = None
+    ) -> Process:
+        """Wait for a slot for a message if there is none."""
+        while ring.is_full:
+            yield from self.await_source(
+                slots, ring.slots, message.call, message.step, None, message.pending, lane
+            )
+            self.learn(lane)
 
     def _ring_bell(self, n_armed: int, asleep_ns: int, lane: Lane | None = None) -> None:
         if n_armed:

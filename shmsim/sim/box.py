@@ -31,6 +31,8 @@ class Box:
         How many processes will run here; with ``pins`` and a core for each, each gets its own.
     is_guarded
         Whether spins give way once they were preempted, as those of realrun do.
+    slowdown
+        By which share of itself a step of a device takes longer for each core that is busy.
     tape
         Luck of the hypervisor's thefts.
     traces
@@ -44,6 +46,7 @@ class Box:
         *,
         pins: bool = False,
         is_guarded: bool = True,
+        slowdown: float = 0.0,
         tape: Tape = Tape(0),  # noqa: B008 - immutable
         traces: bool = False,
     ) -> None:
@@ -51,6 +54,7 @@ class Box:
         self.env = VirtualClock()
         self.slices: list[SliceRow] = []
         self._is_guarded = is_guarded
+        self._slowdown = slowdown
         self._lanes: dict[str, list[Lane]] = {}
         self._pinned: dict[str, int | None] = {}
         self._host: Host | None = None
@@ -90,6 +94,11 @@ class Box:
     def core_rows(self, wall_ns: int) -> list[CoreRow]:
         """What became of the time of each core; empty where none is modelled."""
         return self._host.rows(wall_ns) if self._host else []
+
+    def slowdown(self) -> float:
+        """By which factor a step that begins now takes longer."""
+        n_busy = self._host.n_running if self._host else 0
+        return 1.0 + self._slowdown * n_busy
 
     @property
     def throttled_ns(self) -> int:

@@ -1,7 +1,12 @@
 """The devices of all workers in the model."""
 
+from collections.abc import Callable
+from functools import partial
+
+import simpy
+
 from shmsim.batching import Batch
-from shmsim.sim.clock import Process, VirtualClock
+from shmsim.sim.clock import VirtualClock
 from shmsim.sim.source import StepEnd
 from shmsim.steptime import StepTimeLaw
 from shmsim.tape import Stream
@@ -20,22 +25,34 @@ class Device:
         Standard normal numbers, one for each step.
     n_workers
         How many devices take part in a step.
+    slowdown
+        By which factor a step that begins now takes longer.
     """
 
     def __init__(
-        self, env: VirtualClock, step_time: StepTimeLaw, noise: Stream, n_workers: int
+        self,
+        env: VirtualClock,
+        step_time: StepTimeLaw,
+        noise: Stream,
+        n_workers: int,
+        slowdown: Callable[[], float],
     ) -> None:
         """Nothing was launched yet."""
         self._env = env
         self._step_time = step_time
         self._noise = noise
         self._n_workers = n_workers
+        self._slowdown = slowdown
         self._n_launched: dict[int, int] = {}
         self._ends: dict[int, list[StepEnd]] = {}
         self._n_asking: dict[int, int] = {}
         self._last_done_ns = 0
         self.launched_ns: dict[int, int] = {}
         self.done_ns: dict[int, int] = {}
+        self._n_begun = self._n_ended = 0
+        self._copies: dict[int, list[tuple[int, int, Callable[[], None]]]] = {}
+        self._landed_ns: dict[int, int] = {}
+        self._awaited: dict[int, simpy.Event] = {}
 
     def launch(self, batch: Batch) -> None:
         """One worker has launched a step."""
@@ -47,9 +64,46 @@ class Device:
         duration_ns = self._step_time.draw_ns(
             len(batch.decode), batch.n_prefill_tokens, batch.n_kv_tokens, self._noise.at(step)
         )
-        done_ns = max(self._env.now_ns, self._last_done_ns) + duration_ns
+        duration_ns = int(duration_ns * self._slowdown())
+        begun_ns = max(self._env.now_ns, self._last_done_ns, self._landed_ns.pop(step, 0))
+        done_ns = begun_ns + duration_ns
         self._last_done_ns = self.done_ns[step] = done_ns
-        self._env.process(self._finish(step, done_ns - self._env.now_ns))
+        self._env.after(done_ns - self._env.now_ns, partial(self._finish, step))
+        self._n_begun = step + 1
+        self._start_copies(step + 1)
+
+    def copy(self, step: int, after_ns: int, landed: Callable[[], None]) -> None:
+        """One worker has called for a copy to its device, before it launches a step.
+
+        Copies and steps follow each other in one stream: the copy goes on when what was launched
+        before it has ended, and the step begins when the copies of all workers have landed.
+
+        Parameters
+        ----------
+        step
+            The step that it is for.
+        after_ns
+            How long after the return of the call it lands, if the stream is free.
+        landed
+            Called when it does.
+        """
+        self._copies.setdefault(step, []).append((self._env.now_ns, after_ns, landed))
+        self._start_copies(step)
+
+    def _start_copies(self, step: int) -> None:
+        """Say when copies land, once everything before them has an end."""
+        if step != self._n_begun:
+            return
+        for called_ns, after_ns, landed in self._copies.pop(step, ()):
+            landed_ns = max(called_ns, self._last_done_ns) + after_ns
+            self._landed_ns[step] = max(landed_ns, self._landed_ns.get(step, 0))
+            self._env.after(max(landed_ns - self._env.now_ns, 0), landed)
+
+    def end_before(self, step: int) -> simpy.Event | None:
+        """The end of what was launched before a step; None if it has ended."""
+        if step <= self._n_ended:
+            return None
+        return self._awaited.setdefault(step - 1, self._env.event())
 
     def end_of(self, step: int, rank: int) -> StepEnd:
         """What a worker waits for."""
@@ -60,10 +114,12 @@ class Device:
             self._ends[step] = [StepEnd(self._env) for _ in range(self._n_workers)]
         return self._ends[step]
 
-    def _finish(self, step: int, after_ns: int) -> Process:
-        yield self._env.timeout(after_ns)
+    def _finish(self, step: int) -> None:
         for end in self._ends_of(step):
             end.end()
+        self._n_ended = step + 1
+        if step in self._awaited:
+            self._awaited.pop(step).succeed()
 
     def leave(self, step: int) -> None:
         """One of the workers, or the scheduler, will not ask about this step any more."""

@@ -3,7 +3,6 @@
 requests -> continuous batching -> scheduler -> request ring -> workers -> device -> reply ring.
 
 Every duration is either a cost of the profile or the step time of the device; nothing is fitted.
-What is not modelled yet: the transfer of large payloads.
 """
 
 from collections import deque
@@ -13,7 +12,7 @@ from typing import Final
 import simpy
 
 from shmsim.batching import Batch, Batcher
-from shmsim.config import EngineConfig
+from shmsim.config import EngineConfig, PayloadConfig
 from shmsim.message import (
     decode_batch,
     decode_request,
@@ -28,6 +27,7 @@ from shmsim.sim.box import Box
 from shmsim.sim.clock import Process
 from shmsim.sim.contended import Lane
 from shmsim.sim.device import Device
+from shmsim.sim.payload import Payloads
 from shmsim.sim.source import Message, Ring
 from shmsim.sim.waiter import DOZED, Seen
 from shmsim.steptime import StepTimeLaw
@@ -79,6 +79,8 @@ class StepLoop:
         How many workers, from the output rank on, reply to each call.
     n_slots
         Slots of each ring.
+    payload, slot_bytes
+        Bulk that steps carry, and what a slot of the request ring holds of it.
     device_policy
         How workers wait for the device; None: as realrun waits for its echo device.
     box
@@ -99,6 +101,8 @@ class StepLoop:
         *,
         n_replies: int = 1,
         n_slots: int = 8,
+        payload: PayloadConfig = PayloadConfig(),  # noqa: B008 - immutable
+        slot_bytes: int = 1 << 16,
         device_policy: WaitPolicy | None = None,
         box: Box | None = None,
         name: str = "",
@@ -128,7 +132,10 @@ class StepLoop:
             for i in range(n_replies)
         ]
         self.workers = [self._actor(f"worker{r}", WORKER_RECV) for r in range(engine.workers)]
-        self.device = Device(self.env, step_time, tape.normal("device", "step"), engine.n_devices)
+        self.device = Device(
+            self.env, step_time, tape.normal("device", "step"), engine.n_devices, self.box.slowdown
+        )
+        self.payloads = Payloads(payload, profile, slot_bytes, engine, self.device)
         self.steps: list[StepRow] = []
 
     @property
@@ -155,11 +162,12 @@ class StepLoop:
         """What happened."""
         wall_ns = max(self.env.now_ns, 1)
         actors = [self.scheduler, *self.workers]
+        rows = [actor.row(wall_ns, self.box.lanes_of(actor.name)) for actor in actors]
         return RunRecords(
             self.steps,
             [row for actor in actors for row in actor.rows],
             self.batcher.request_rows(),
-            [actor.row(wall_ns, self.box.lanes_of(actor.name)) for actor in actors],
+            self.payloads.account(rows),
             slices=self.box.slices,
             cores=self.box.core_rows(wall_ns),
         )
@@ -211,7 +219,13 @@ class StepLoop:
         draws = actor.draws
         work_ns = draws.next("schedule", n) + draws.next("encode_request", n)
         message = Message(batch.step, 0, batch, batch.pending, 0)
-        published_ns = yield from self._publish_request(message, _request_bytes(n), work_ns)
+        n_bytes = _request_bytes(n)
+        n_bulk = self.payloads.bytes_of(batch)
+        if n_bulk:
+            n_bytes, work_ns = yield from self.payloads.write(
+                actor, self.requests, self.request_slots, message, n_bytes, n_bulk, work_ns
+            )
+        published_ns = yield from self._publish_request(message, n_bytes, work_ns)
         if self.engine.scheduling == "async" and self.engine.calls_per_step == 2:
             yield from self._send_second_call(batch)
         if is_last_in_flight:
@@ -294,9 +308,11 @@ class StepLoop:
             end_site = actor.site(DEVICE_DONE, f"{actor.name} device", self.device_policy)
         sites = reply_slots, end_site
         launched: simpy.Store = simpy.Store(self.env)
+        replies: simpy.Process | None = None
         if is_async:
             lane = self.box.lane(actor.name)
-            self.env.process(self._reply_thread(rank, actor, sites, launched, lane))
+            thread = self._reply_thread(rank, actor, sites, launched, lane)
+            replies = self.env.process(thread)
         known: Batch | None = None
         pending = False  # the first wait lasts until an arrival
         step = 0
@@ -307,11 +323,17 @@ class StepLoop:
             if batch is None:
                 yield from actor.busy(0)
                 actor.sleep()
+                if replies is not None:
+                    launched.put(None)
+                    yield replies
                 return
             n = batch.n_sequences
             draws = actor.draws
-            work_ns = draws.next("decode_request", n) + draws.next("launch")
-            yield from actor.read(self.requests, inbox, _request_bytes(n), seen, work_ns)
+            if self.payloads.bytes_of(batch):
+                yield from self.payloads.read(actor, rank, self.requests, inbox, seen, batch)
+            else:
+                work_ns = draws.next("decode_request", n) + draws.next("launch")
+                yield from actor.read(self.requests, inbox, _request_bytes(n), seen, work_ns)
             if rank < self.engine.n_devices:
                 self.device.launch(batch)
             known, pending, step = batch, message.pending, batch.step + 1
@@ -351,6 +373,8 @@ class StepLoop:
         if rank < self.engine.n_devices:
             work_ns = yield from self._await_device(rank, actor, end_site, batch, lane)
         if rank < len(self.replies):
+            if rank < self.engine.n_devices:
+                work_ns += self.payloads.output_ns(draws)
             work_ns += draws.next("encode_reply", batch.n_sequences)
             message = Message(batch.step, 1, batch, True, 0)
             n_bytes = _reply_bytes(batch.n_sequences)
@@ -393,8 +417,7 @@ class StepLoop:
         lane: Lane | None,
     ) -> Process:
         """What vLLM's async output thread does: wait for the device beside the main thread."""
-        while True:
-            batch = yield launched.get()
+        while (batch := (yield launched.get())) is not None:
             actor.wake(lane)
             yield from self._finish(rank, actor, sites, batch, lane)
             yield from actor.busy(0, lane)

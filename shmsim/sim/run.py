@@ -74,6 +74,7 @@ def simulate_box(
         n_engines * (1 + engine.workers),
         pins=config.pin,
         is_guarded=config.cores.guarded,
+        slowdown=config.cores.slowdown,
         tape=Tape(config.seed, replication),
         traces=traces,
     )
@@ -109,7 +110,12 @@ def simulate_box(
         }
         # The reply thread of a worker runs beside its main thread.
         n_threads = 2 if engine.scheduling == "async" else 1
-        check_laws(records, n_workers=engine.workers, n_threads=n_threads)
+        check_laws(
+            records,
+            n_workers=engine.workers,
+            n_threads=n_threads,
+            n_devices=engine.n_devices,
+        )
     return found
 
 

@@ -7,7 +7,9 @@ from itertools import pairwise, product
 
 import pytest
 
-from realrun.run import run_once
+from realrun.run import make_spec, run_once
+from shmsim.config import parse_config
+from shmsim.policies import PRESETS
 from shmsim.records import RunRecords
 from shmsim.sim.run import simulate
 from shmsim.tape import Tape
@@ -180,3 +182,18 @@ def test_processes_without_the_extension_do_the_same_work(tmp_path, monkeypatch,
 
 def names(workers: int) -> list[str]:
     return ["scheduler", *[f"worker{rank}" for rank in range(workers)]]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"engine": {"device_wait": "spin"}},
+        {"engine": {"workers": 2, "devices": 1}},
+        {"cores": {"engines": 2}},
+        {"payload": {"bytes_per_step": 9}},
+    ],
+    ids=["device-wait", "devices", "engines", "payload"],
+)
+def test_what_only_the_model_has_is_refused(table):
+    with pytest.raises(ValueError, match="is for the model only"):
+        make_spec(parse_config(table), PRESETS["spin"], toy_profile(), 0)

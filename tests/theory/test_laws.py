@@ -196,6 +196,9 @@ LIES = [
     ("CPU on cores", idle_instead),
     ("slices on cores", without("slices")),
     ("CPU of waits", all_in_waits),
+    ("payloads", shifted("processes", "inline", 1, lambda row: row.process == "worker1")),
+    ("arena", shifted("processes", "arena_released", 1)),
+    ("arena", shifted("processes", "arena_most", 1)),
 ]
 
 

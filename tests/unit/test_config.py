@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from shmsim.config import ConfigError, RunConfig, load_config, parse_config, parse_policy
 from shmsim.policies import POLICIES, PRESETS, GraceThenPark, Park, SpinThenPark, WakeAhead
+from shmsim.routing import SlotClass
 from shmsim.tape import Tape
 from shmsim.units import FOREVER_NS, MS, US, S, format_ns
 
@@ -30,6 +31,16 @@ tick = "1ms"
 steal_every = "1s"
 steal = "2ms"
 guarded = false
+slowdown = 0.01
+
+[payload]
+bytes_per_prefill_token = 8192
+bytes_per_step = 100
+routes = "vllm-arena"
+divert_bytes = 65536
+arena = [{ slot_bytes = 1048576, slots = 4 }, { slot_bytes = 8388608, slots = 2 }]
+memory = "registered"
+output_bytes = 512
 
 [workload]
 kind = "open"
@@ -94,7 +105,18 @@ def test_every_value_of_a_file_arrives():
         "steal_every_ns": 1 * S,
         "steal_ns": 2 * MS,
         "guarded": False,
+        "slowdown": 0.01,
     }
+    assert vars(config.payload) == {
+        "bytes_per_prefill_token": 8192,
+        "bytes_per_step": 100,
+        "routes": "vllm-arena",
+        "divert_bytes": 65536,
+        "arena": (SlotClass(1048576, 4), SlotClass(8388608, 2)),
+        "memory": "registered",
+        "output_bytes": 512,
+    }
+    assert config.payload.plan == (config.payload.arena, 65536)
     assert (config.workload.kind, config.workload.requests) == ("open", 7)
     assert (config.workload.rate_per_s, config.workload.burstiness) == (3.0, 0.5)
     assert config.device.step_time == (1500 * US, 0, 2 * US, 0.0)
@@ -163,6 +185,39 @@ BAD = {
     "negative": ('device.step = "-2ms"', "device.step must be from 1 µs to 60 s, got -2 ms"),
     "absurd": ('device.step = "5min"', "device.step must be from 1 µs to 60 s, got 300 s"),
     "too many workers": ("engine.workers = 1000", "engine.workers must be from 1 to 64, got 1000"),
+    "more devices than workers": (
+        "engine = {workers = 2, devices = 3}",
+        "engine.devices must be at most engine.workers = 2, got 3; 0 gives each worker one",
+    ),
+    "unknown wait for the device": (
+        'engine.device_wait = "spinn"',
+        "engine.device_wait: unknown policy 'spinn'; did you mean spin?",
+    ),
+    "unknown routes": ('payload.routes = "flip"', "payload.routes must be one of vllm, vllm-arena"),
+    "an arena that is no list": (
+        "payload.arena = {slot_bytes = 8, slots = 1}",
+        "payload.arena must be a list of slot classes, as in arena = [{ slot_bytes =",
+    ),
+    "half a slot class": (
+        "payload.arena = [{slots = 1}]",
+        "payload.arena[0] needs both slot_bytes and slots, got {'slots': 1}",
+    ),
+    "a word too many": (
+        "payload.arena = [{slot_bytes = 8, slot = 1}]",
+        "unknown key payload.arena[0].slot; did you mean payload.arena[0].slots?",
+    ),
+    "a slot class without slots": (
+        "payload.arena = [{slot_bytes = 8388608, slots = 0}]",
+        "payload.arena.slots must be from 1 to 1048576, got 0",
+    ),
+    "slots that nothing fits": (
+        "payload.arena = [{slot_bytes = 8, slots = 1}]",
+        "payload: no buffer would ever fit: ArenaPlan.divert_bytes is 1048576 bytes",
+    ),
+    "registered, but what": (
+        'payload.memory = "registered"',
+        'payload.memory = "registered" needs a payload.arena',
+    ),
     "no worker": ("engine.workers = 0", "engine.workers must be from 1 to 64, got 0"),
     "not a number": (
         "workload.rate_per_s = nan",

@@ -15,7 +15,7 @@ from shmsim.inputs.catalog import gpu_names, load_gpu, load_model, model_names, 
 from shmsim.inputs.rows import InputError
 from shmsim.inputs.shipped import parse_shipped, shipped_names
 from shmsim.policies import POLICIES
-from shmsim.profile import AT_DEVICE, COSTS, MachineProfile
+from shmsim.profile import AT_DEVICE, COSTS, OPTIONAL_COSTS, MachineProfile
 from shmsim.provenance import MARKS
 from shmsim.units import MS, US
 from tests.data import DATA, needs_data
@@ -64,7 +64,8 @@ def test_an_unknown_name_is_refused_with_the_nearest():
 def test_every_number_of_a_shipped_profile_has_a_mark_and_a_source(name):
     profile = MachineProfile.shipped(name)
     at_device = {name for name in profile.sources if name.removeprefix(AT_DEVICE) in COSTS}
-    assert set(profile.sources) == set(COSTS) | at_device
+    assert set(profile.sources) - set(OPTIONAL_COSTS) == set(COSTS) | at_device
+    assert set(profile.sources) - {"plan", "after"} == set(profile.costs)
     for source in profile.sources.values():
         assert source.mark in MARKS
         assert len(source.text) > 5
@@ -197,6 +198,20 @@ def test_the_profile_of_the_h200_is_what_was_measured_there():
         late_us = blocking[wall] - waits["flag"]["wall_us"]
         assert woken.at(u) == pytest.approx(late_us * US, abs=1)
     assert profile.costs["device_park_cpu"].at(0.5) == pytest.approx(blocking["cpu_us"] * US, abs=1)
+
+
+@needs_data
+def test_the_h200_copies_as_fast_as_was_measured_there():
+    profile = MachineProfile.shipped("h200")
+    probes = [json.loads(line) for line in (DATA / "h200/probe.jsonl").read_text().splitlines()]
+    for memory, source in (("registered", "shm_registered"), ("pageable", "pageable")):
+        copies = [p for p in probes if p["k"] == "h2d" and p["src"] == source]
+        call, whole = (profile.costs[f"{name}_{memory}"] for name in ("h2d_call", "h2d"))
+        assert call.xs == whole.xs == tuple(copy["n"] for copy in copies)
+        for copy in copies:
+            assert call.at(0.5, copy["n"]) == pytest.approx(copy["call_us"] * US, abs=1)
+            assert whole.at(0.5, copy["n"]) == pytest.approx(copy["e2e_us"] * US, abs=1)
+            assert whole.at(0.99, copy["n"]) == pytest.approx(copy["p99_us"] * US, abs=1)
 
 
 @needs_data

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmsim.profile import COSTS, QUANTILE_GRID, VERSION, Curve, Distribution, MachineProfile
+from shmsim.profile import (
+    COSTS,
+    OPTIONAL_COSTS,
+    QUANTILE_GRID,
+    VERSION,
+    Curve,
+    Distribution,
+    MachineProfile,
+)
 from shmsim.provenance import CALIBRATED, Source
 from shmsim.units import US
 from tests.toy import constant, toy_profile
@@ -239,4 +247,16 @@ def test_a_source_that_says_nothing_is_refused(stored, source, message):
 
 
 def test_every_cost_says_between_which_two_points_it_is_measured():
-    assert all(between for _, between in COSTS.values())
+    assert all(between for _, between in (COSTS | OPTIONAL_COSTS).values())
+    assert not COSTS.keys() & OPTIONAL_COSTS.keys()
+
+
+def test_a_cost_that_is_optional_is_kept_and_missed_by_nobody(tmp_path):
+    profile = toy_profile()
+    profile.write(tmp_path / "without.json")
+    profile.costs["h2d_registered"] = Curve("bytes", (8.0,), (constant(15_712),))
+    profile.write(tmp_path / "with.json")
+    assert MachineProfile.read(tmp_path / "with.json") == profile
+    stored = json.loads((tmp_path / "with.json").read_text())["costs"]["h2d_registered"]
+    assert stored["between"] == OPTIONAL_COSTS["h2d_registered"][1]
+    assert "h2d_registered" not in MachineProfile.read(tmp_path / "without.json").costs
