@@ -82,8 +82,9 @@ def _refuse_what_only_the_model_has(config: RunConfig) -> None:
     for name, is_set in modelled.items():
         if is_set:
             raise ValueError(
-                f"{name} is for the model only: the real loop has one engine, waits for its echo "
-                "device in one way and carries no bulk payloads; leave it out, or use shmsim simulate"
+                f"{name} is for the model only: the real loop has one engine, a device for each "
+                "worker, which is waited for in one way, and no bulk payloads; leave it out, or use "
+                "shmsim simulate"
             )
 
 
