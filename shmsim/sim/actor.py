@@ -189,7 +189,10 @@ class Actor:
         if n_armed:
             self.notified += 1
             # One wake-up call serves all, but it wakes them one after another.
-            self.owe(n_armed * self.draws.next("notify_armed", asleep_ns), lane)
+            first_ns = further_ns = self.draws.next("notify_armed", asleep_ns)
+            if n_armed > 1 and "notify_further" in self.profile.costs:
+                further_ns = self.draws.next("notify_further", asleep_ns)
+            self.owe(first_ns + (n_armed - 1) * further_ns, lane)
         else:
             self.elided += 1
             self.owe(self.draws.next("notify_unarmed"), lane)
