@@ -83,8 +83,8 @@ def _refuse_what_only_the_model_has(config: RunConfig) -> None:
         if is_set:
             raise ValueError(
                 f"{name} is for the model only: the real loop has one engine, a device for each "
-                "worker, which is waited for in one way, and no bulk payloads; leave it out, or use "
-                "shmsim simulate"
+                "worker, which is waited for in one way, and no bulk payloads; leave it out, or "
+                "use shmsim simulate"
             )
 
 

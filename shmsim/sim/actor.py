@@ -4,7 +4,8 @@ from shmsim.batching import Batch
 from shmsim.profile import AT_DEVICE, MachineProfile
 from shmsim.records import ProcessRow, WaitRow
 from shmsim.sim.clock import Process, VirtualClock
-from shmsim.sim.contended import Lane, SharedWait
+from shmsim.sim.contended import CARRYING, Lane, SharedWait
+from shmsim.sim.courier import Courier
 from shmsim.sim.draws import Draws
 from shmsim.sim.source import Inbox, Message, Ring, Source
 from shmsim.sim.waiter import Seen, VirtualWait
@@ -68,6 +69,8 @@ class Actor:
         Where it waits for messages: `SCHEDULER_RECV` or `WORKER_RECV`.
     lane
         The main thread.
+    courier
+        The I/O thread, where rings need one.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Actor:
         name: str,
         kind: int,
         lane: Lane,
+        courier: Courier | None = None,
     ) -> None:
         """Do nothing yet."""
         self.env = env
@@ -88,6 +92,7 @@ class Actor:
         self.name = name
         self.kind = kind
         self.lane = lane
+        self.courier = courier
         self.draws = Draws(profile, tape, name)
         self.sites: list[Site] = []
         self.cpu_ns = 0
@@ -171,7 +176,7 @@ class Actor:
         published = Message(
             message.step, message.call, message.batch, message.pending, self.env.now_ns
         )
-        n_armed, asleep_ns = ring.publish(published)
+        n_armed, asleep_ns = ring.publish(published, self.courier)
         self._ring_bell(n_armed, asleep_ns, lane)
         return published.published_ns
 
@@ -209,7 +214,7 @@ class Actor:
         self.owe(self.draws.next("wait_exit") + self.draws.next("ring_read", n_bytes))
         if ring.can_fill:
             yield from self.busy(0)  # somebody may be waiting for this slot
-        n_armed, asleep_ns = ring.release(inbox)
+        n_armed, asleep_ns = ring.release(inbox, self.courier)
         if n_armed:
             self.notified += 1
             self.owe(self.draws.next("notify_armed", asleep_ns))
@@ -250,8 +255,14 @@ class Actor:
         if lane.thread is None:
             seen = yield from self._wait_alone(site, source, plan, index)
             self.cpu_ns += sum(seen.cpu_ns)
+            if seen.belled and source.courier is not None and self.courier is not None:
+                carry_ns = site.draws.at(CARRYING, index, seen.rested_ns)
+                for courier in (source.courier, self.courier):
+                    courier.count(carry_ns)
         else:
-            wait = SharedWait(self.env, lane, site.draws, plan, index, self._rehearsal)
+            wait = SharedWait(
+                self.env, lane, site.draws, plan, index, self._rehearsal, self.courier
+            )
             seen = yield from wait.see(source)
         found_ns = source.found_ns()
         assert found_ns is not None, "a wait ends when there is something"
@@ -319,7 +330,7 @@ class Actor:
         return ProcessRow(
             self.name,
             wall_ns,
-            self.cpu_ns + cpu_ns,
+            self.cpu_ns + cpu_ns + (self.courier.cpu_ns if self.courier else 0),
             0,
             sum(t.queued_ns for t in threads),
             0,

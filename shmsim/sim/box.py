@@ -9,6 +9,7 @@ from shmsim.records import CoreRow, SliceRow
 from shmsim.sim.clock import VirtualClock
 from shmsim.sim.contended import Lane
 from shmsim.sim.cores import AMPLE, Host, Schedule
+from shmsim.sim.courier import Courier
 from shmsim.tape import Tape
 
 
@@ -75,6 +76,11 @@ class Box:
         lanes = self._lanes.setdefault(process, [])
         lanes.append(Lane(thread, self._is_guarded))
         return lanes[-1]
+
+    def courier(self, process: str) -> Courier:
+        """The I/O thread of a process: not pinned."""
+        thread = self._host.thread(process) if self._host is not None else None
+        return Courier(self.env, thread)
 
     def lanes_of(self, process: str) -> list[Lane]:
         """All threads of a process."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from shmsim.sim.clock import Process, VirtualClock
 from shmsim.sim.cores import Thread
+from shmsim.sim.courier import Courier
 from shmsim.sim.draws import Draws
 from shmsim.sim.source import Source
 from shmsim.sim.waiter import DOZED, PARKED, REHEARSED, SPUN, Seen
@@ -19,6 +20,7 @@ from shmsim.wait import DOZE, MAX_STAGES, PARK, POLL, REHEARSE, SPIN, YIELD, Sta
 # instead of spinning, for a while.
 _DESCHEDULED_NS: Final = 1 * MS
 _CROWDED_FOR_NS: Final = 100 * MS
+CARRYING: Final = "io_thread_cpu"  #: the cost of one I/O thread for one ring
 
 
 class Lane:
@@ -64,6 +66,8 @@ class SharedWait:
         The clock, who waits, and its costs.
     plan, index, rehearsal
         As of `shmsim.sim.waiter.VirtualWait`.
+    courier
+        Brings rings to it, if that takes an I/O thread.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class SharedWait:
         plan: WaitPlan,
         index: int,
         rehearsal: str,
+        courier: Courier | None = None,
     ) -> None:
         """Start to wait."""
         self._env = env
@@ -84,6 +89,7 @@ class SharedWait:
         self._plan = plan
         self._index = index
         self._rehearsal = rehearsal
+        self._courier = courier
         self._overshoot_ns = self._dozed_ns = 0
         self._belled = False
         self._booked_ns = 0
@@ -187,7 +193,13 @@ class SharedWait:
             cpu_ns = draws.at("park_cpu", index, rested_ns)
             if period_ns:
                 cpu_ns += rested_ns // period_ns * draws.at("doze_cpu", index, period_ns)
-            yield from self._wake(draws.at("wake_latency", index, rested_ns), cpu_ns)
+            latency_ns = draws.at("wake_latency", index, rested_ns)
+            if source.courier is not None and self._courier is not None:
+                carry_ns = min(draws.at(CARRYING, index, rested_ns), latency_ns // 3)
+                latency_ns -= 2 * carry_ns
+                yield from source.courier.carry(carry_ns)
+                yield from self._courier.carry(carry_ns)
+            yield from self._wake(latency_ns, cpu_ns)
             return True
         self._overshoot_ns = draws.at("timer_overshoot", index, rested_ns)
         self._dozed_ns = rested_ns

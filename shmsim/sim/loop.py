@@ -25,7 +25,7 @@ from shmsim.records import RunRecords, StepRow
 from shmsim.sim.actor import Actor, Site
 from shmsim.sim.box import Box
 from shmsim.sim.clock import Process
-from shmsim.sim.contended import Lane
+from shmsim.sim.contended import CARRYING, Lane
 from shmsim.sim.device import Device
 from shmsim.sim.payload import Payloads
 from shmsim.sim.source import Message, Ring
@@ -146,7 +146,8 @@ class StepLoop:
     def _actor(self, name: str, kind: int) -> Actor:
         name = self.name + name
         lane = self.box.lane(name)
-        return Actor(self.env, self.profile, self.tape, self.costs, name, kind, lane)
+        courier = self.box.courier(name) if CARRYING in self.profile.costs else None
+        return Actor(self.env, self.profile, self.tape, self.costs, name, kind, lane, courier)
 
     def run(self) -> RunRecords:
         """Run until every request has its tokens."""

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shmsim.policies import PRESETS, BusySpin
+from shmsim.profile import Curve, Distribution
 from shmsim.records import SliceRow
 from shmsim.sim.box import Box
 from shmsim.sim.clock import VirtualClock
@@ -14,6 +15,7 @@ from shmsim.units import FOREVER_NS, MS, US, S
 from shmsim.workload import Lengths, closed_loop, open_loop
 from tests.theory.noisy import JITTERY, noisy_profile
 from tests.theory.runs import one_request, run
+from tests.toy import toy_profile
 
 RULES = Schedule(1)
 WORKLOADS = {
@@ -232,3 +234,50 @@ def test_busy_cores_slow_the_device_where_they_share_its_power():
     # Whoever launches is busy, and the scheduler is if it spins.
     assert step_ns("park", 0.1) == pytest.approx(2.2 * MS, abs=2)
     assert step_ns("spin", 0.1) == pytest.approx(2.4 * MS, abs=2)
+
+
+def with_io_threads():
+    profile = toy_profile()
+    for name, ns in (("wake_latency", 90 * US), ("io_thread_cpu", 20 * US)):
+        profile.costs[name] = Curve("asleep_ns", (0.0,), (Distribution.of([[ns]]),))
+    return profile
+
+
+def test_io_threads_cost_cpu_and_where_there_is_a_core_for_them_no_time():
+    def of(profile, there):
+        return run(PRESETS["park"], one_request(30), profile=profile, box=there)
+
+    plain = with_io_threads()
+    del plain.costs["io_thread_cpu"]
+    carried, alone, roomy = (
+        of(plain, None),
+        of(with_io_threads(), None),
+        of(with_io_threads(), box(6)),
+    )
+    assert [s.seen_ns for s in carried.steps] == [s.seen_ns for s in alone.steps]
+    assert [s.seen_ns for s in carried.steps] == [s.seen_ns for s in roomy.steps]
+    # Each ring is carried by the I/O thread of either process.
+    n_rings = sum(w.belled for w in alone.waits)
+    for records in (alone, roomy):
+        extra = [
+            p.cpu_ns - q.cpu_ns for p, q in zip(records.processes, carried.processes, strict=True)
+        ]
+        assert extra == [n_rings * 20 * US] * 2
+
+
+def test_a_spinner_on_the_only_core_keeps_io_threads_from_it():
+    def late_ns(policy, n_cores):
+        # Whoever waits for the device spins too, so that the cores are taken.
+        there = box(n_cores, 1, is_guarded=False)
+        records = run(
+            PRESETS[policy],
+            one_request(60),
+            profile=with_io_threads(),
+            device_policy=BusySpin(),
+            box=there,
+        )
+        waits = [w for w in records.waits if w.belled and w.pending]
+        return max(w.seen_ns - w.published_ns for w in waits)
+
+    assert late_ns("park", 4) == 90 * US
+    assert late_ns("park", 1) > 90 * US
