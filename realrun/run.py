@@ -22,8 +22,8 @@ from realrun.spec import RunSpec, policy_to_json
 from shmsim.config import EngineConfig, PayloadConfig, RunConfig
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
-from shmsim.units import MS, S
-from shmsim.wait import WaitPolicy
+from shmsim.units import S
+from shmsim.wait import WaitPolicy, echo_guard_ns
 
 _LOOK_EVERY_S: Final = 0.02
 _START_LIMIT_S: Final = 60.0
@@ -67,7 +67,7 @@ def make_spec(
         config.seed,
         replication,
         assign_cores(1 + config.engine.workers) if config.pin else (),
-        min(max(2 * costs.timer_overshoot_ns, MS // 20), MS // 2),
+        echo_guard_ns(costs),
     )
 
 

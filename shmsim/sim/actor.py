@@ -326,12 +326,15 @@ class Actor:
     def row(self, wall_ns: int, lanes: list[Lane]) -> ProcessRow:
         """What it consumed, on its own core or on all of its lanes."""
         threads = [lane.thread for lane in lanes if lane.thread is not None]
+        emulation_ns = sum(lane.emulation_ns for lane in lanes)
         cpu_ns = sum(t.cpu_ns for t in threads) + sum(lane.unplaced_ns for lane in lanes)
+        if threads:  # which also stood in for the device
+            cpu_ns -= emulation_ns
         return ProcessRow(
             self.name,
             wall_ns,
             self.cpu_ns + cpu_ns + (self.courier.cpu_ns if self.courier else 0),
-            0,
+            emulation_ns,
             sum(t.queued_ns for t in threads),
             0,
             sum(t.n_preempted for t in threads),

@@ -64,16 +64,20 @@ class Box:
             # Threads may outnumber processes twofold: each worker may have one for replies.
             n_cores = rules.n_cores or 2 * max(n_processes, 1)
             self._host = Host(self.env, rules, n_cores, self.slices if traces else None)
+            for core in self._host.cores:
+                phase = tape.uniform(f"core{core.number}", "tick").at(0)
+                core.tick_phase_ns = int(phase * rules.tick_ns)
             self._pins = pins and n_processes <= n_cores
 
     def lane(self, process: str) -> Lane:
         """A thread of a process, beside its others."""
+        lanes = self._lanes.setdefault(process, [])
         if self._host is None:
-            return Lane()
+            lanes.append(Lane())
+            return lanes[-1]
         if process not in self._pinned:
             self._pinned[process] = len(self._pinned) if self._pins else None
         thread = self._host.thread(process, self._pinned[process])
-        lanes = self._lanes.setdefault(process, [])
         lanes.append(Lane(thread, self._is_guarded))
         return lanes[-1]
 

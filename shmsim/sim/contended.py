@@ -46,6 +46,7 @@ class Lane:
         self.is_guarded = is_guarded
         self.owed_ns = 0
         self.crowded_until_ns = 0
+        self.emulation_ns = 0  #: CPU time of standing in for a device
         self.unplaced_ns = 0  #: CPU time of going to sleep, which delays nobody
         self._n_preempted = 0
 
@@ -55,6 +56,26 @@ class Lane:
             return 0
         before, self._n_preempted = self._n_preempted, self.thread.n_preempted
         return self._n_preempted - before
+
+
+def spin(
+    env: VirtualClock, lane: Lane, source: Source, deadline_ns: int, *, yields: bool
+) -> Process:
+    """Look until it is there, the deadline, or the lane finds that its core was taken from it."""
+    thread = lane.thread
+    assert thread is not None, "who has a core to itself does not share it"
+    thread.off_core_ns = 0
+    gives_way = lane.is_guarded and not yields
+
+    def look() -> bool:
+        crowded = gives_way and thread.off_core_ns > _DESCHEDULED_NS
+        return source.found_ns() is not None or crowded
+
+    source.spinner = thread
+    yield thread.spin(look, deadline_ns, yields=yields)
+    source.spinner = None
+    if gives_way and thread.off_core_ns > _DESCHEDULED_NS:
+        lane.crowded_until_ns = env.now_ns + _CROWDED_FOR_NS
 
 
 class SharedWait:
@@ -156,7 +177,7 @@ class SharedWait:
 
     def _spin(self, source: Source, deadline_ns: int, *, yields: bool) -> Process:
         """Look until it is there or the deadline; give way while the cores are crowded."""
-        env, lane, thread = self._env, self._lane, self._thread
+        env, lane = self._env, self._lane
         while True:
             if lane.is_guarded and not yields and env.now_ns < lane.crowded_until_ns:
                 until_ns = min(lane.crowded_until_ns, deadline_ns)
@@ -164,20 +185,10 @@ class SharedWait:
                     return True
                 if env.now_ns >= deadline_ns:
                     return False
-            thread.off_core_ns = 0
-
-            def look() -> bool:
-                crowded = lane.is_guarded and not yields and thread.off_core_ns > _DESCHEDULED_NS
-                return source.found_ns() is not None or crowded
-
-            source.spinner = thread
-            ended_by_look = yield thread.spin(look, deadline_ns, yields=yields)
-            source.spinner = None
-            if lane.is_guarded and not yields and thread.off_core_ns > _DESCHEDULED_NS:
-                lane.crowded_until_ns = env.now_ns + _CROWDED_FOR_NS
+            yield from spin(env, lane, source, deadline_ns, yields=yields)
             if source.found_ns() is not None:
                 return True
-            if not ended_by_look:
+            if env.now_ns >= deadline_ns:
                 return False
 
     def _sleep_on_bell(self, source: Source, deadline_ns: int, period_ns: int) -> Process:

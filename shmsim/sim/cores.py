@@ -131,6 +131,7 @@ class Core:
         self._host = host
         self._env = host.env
         self.number = number
+        self.tick_phase_ns = 0  #: when its first tick is
         self.running: Thread | None = None
         self.queue: list[Thread] = []
         self.busy_ns = self.stolen_ns = 0
@@ -278,14 +279,15 @@ class Core:
                 self._grant(thread, value=True)
             elif now_ns >= thread.until_ns:
                 self._grant(thread, value=False)
-            elif thread.yields and self._others_spin_not():
+            elif thread.yields and self._somebody_has_work():
                 self._preempt()
                 self.pick()
                 return
         self._arm()
 
-    def _others_spin_not(self) -> bool:
-        return any(not self._yields(thread) for thread in self.queue)
+    def _somebody_has_work(self) -> bool:
+        """Whether anybody in line is no yielder that would only look in vain and pass it on."""
+        return any(t.look is None or not t.yields or t.look() for t in self.queue)
 
     @staticmethod
     def _grant(thread: Thread, *, value: bool) -> None:
@@ -328,7 +330,8 @@ class Core:
             due_ns = now_ns + thread.left_ns if thread.look is None else thread.until_ns
         if self.queue:
             tick_ns = self._host.rules.tick_ns
-            due_ns = min(due_ns, (now_ns // tick_ns + 1) * tick_ns)
+            since_ns = (now_ns - self.tick_phase_ns) % tick_ns
+            due_ns = min(due_ns, now_ns + tick_ns - since_ns)
         if due_ns >= FOREVER_NS:
             return
         timer = self._timer
@@ -343,7 +346,7 @@ class Core:
         self._settle()
         thread = self.running
         assert thread is not None, "a timer is set for a thread that runs"
-        is_tick = self._env.now_ns % self._host.rules.tick_ns == 0
+        is_tick = (self._env.now_ns - self.tick_phase_ns) % self._host.rules.tick_ns == 0
         if self.queue and is_tick and self._is_slice_over and self._best() is not thread:
             self._preempt()
             self.pick()

@@ -27,6 +27,7 @@ from shmsim.sim.box import Box
 from shmsim.sim.clock import Process
 from shmsim.sim.contended import CARRYING, Lane
 from shmsim.sim.device import Device
+from shmsim.sim.echo import meet
 from shmsim.sim.payload import Payloads
 from shmsim.sim.source import Message, Ring
 from shmsim.sim.waiter import DOZED, Seen
@@ -39,6 +40,7 @@ from shmsim.wait import (
     WORKER_RECV,
     WORKER_SLOT,
     WaitPolicy,
+    echo_guard_ns,
 )
 from shmsim.workload import Workload
 
@@ -391,19 +393,16 @@ class StepLoop:
         self, rank: int, actor: Actor, end_site: Site | None, batch: Batch, lane: Lane | None
     ) -> Process:
         """Wait for the end of a step; returns what the wait adds to the work that follows."""
-        end = self.device.end_of(batch.step, rank)
         if end_site is None:
-            # As the echo device is waited for: asleep until shortly before its end.
             yield from actor.busy(0, lane)
             rested_from_ns = self.env.now_ns
-            if end.found_ns() is None:
-                end.arrival = self.env.event()
-                actor.sleep(lane)
-                yield end.arrival
-                actor.wake(lane)
+            guard_ns = echo_guard_ns(self.costs)
+            lane = lane or actor.lane
+            yield from meet(self.env, lane, self.device, batch.step, rank, guard_ns, actor.draws)
             rested_ns = self.env.now_ns - rested_from_ns
             work_ns = actor.draws.next("device_return") + actor.slowness(DOZED, rested_ns)
         else:
+            end = self.device.end_of(batch.step, rank)
             seen = yield from actor.await_source(end_site, end, 0, batch.step, batch, True, lane)
             work_ns = actor.slowness(seen.resumed_from, seen.rested_ns)
         self.device.leave(batch.step)
@@ -418,8 +417,17 @@ class StepLoop:
         lane: Lane | None,
     ) -> Process:
         """What vLLM's async output thread does: wait for the device beside the main thread."""
-        while (batch := (yield launched.get())) is not None:
-            actor.wake(lane)
+        is_awake = False
+        while True:
+            if is_awake and not launched.items:
+                yield from actor.busy(0, lane)
+                actor.sleep(lane)
+                is_awake = False
+            batch = yield launched.get()
+            if not is_awake:
+                actor.wake(lane)
+                is_awake = True
+            if batch is None:
+                actor.sleep(lane)
+                return
             yield from self._finish(rank, actor, sites, batch, lane)
-            yield from actor.busy(0, lane)
-            actor.sleep(lane)

@@ -127,6 +127,8 @@ class Ring:
     @property
     def is_full(self) -> bool:
         """Whether the slowest reader still holds the slot that comes next."""
+        if not self.can_fill:
+            return False
         return self.n_published - min(i.n_released for i in self.inboxes) >= self.n_slots
 
     def publish(self, message: Message, courier: "Courier | None") -> tuple[int, int]:

@@ -83,9 +83,8 @@ def test_the_time_of_every_core_adds_up(n_cores, policy):
     unplaced = sum(
         lane.unplaced_ns for p in records.processes for lane in there.lanes_of(p.process)
     )
-    assert sum(p.cpu_ns for p in records.processes) == unplaced + sum(
-        core.busy_ns for core in records.cores
-    )
+    used = sum(p.cpu_ns + p.emulation_cpu_ns for p in records.processes)
+    assert used == unplaced + sum(core.busy_ns for core in records.cores)
 
 
 # Cores do not suffice.
