@@ -94,6 +94,7 @@ class Actor:
         self.lane = lane
         self.courier = courier
         self.draws = Draws(profile, tape, name)
+        self.release_draws = Draws(profile, tape, f"{name} release")
         self.sites: list[Site] = []
         self.cpu_ns = 0
         self.notified = self.elided = 0
@@ -150,11 +151,11 @@ class Actor:
         if thread is not None:
             thread.wake()
 
-    def slowness(self, mode: str, rested_ns: int) -> int:
-        """Extra time of the work that follows a wait."""
+    def slowness(self, draws: Draws, index: int, mode: str, rested_ns: int) -> int:
+        """Extra time of the work that follows a wait, or another rest with numbers of its own."""
         if rested_ns <= 0:
             return 0
-        return max(0, self.draws.next(f"{self._work}_after_{mode}", rested_ns))
+        return max(0, draws.at(f"{self._work}_after_{mode}", index, rested_ns))
 
     # Messages.
 
@@ -177,7 +178,7 @@ class Actor:
             message.step, message.call, message.batch, message.pending, self.env.now_ns
         )
         n_armed, asleep_ns = ring.publish(published, self.courier)
-        self._ring_bell(n_armed, asleep_ns, lane)
+        self._ring_bell(ring.n_published, n_armed, asleep_ns, lane)
         return published.published_ns
 
     def await_slot(
@@ -190,17 +191,17 @@ class Actor:
             )
             self.learn(lane)
 
-    def _ring_bell(self, n_armed: int, asleep_ns: int, lane: Lane | None = None) -> None:
+    def _ring_bell(self, index: int, n_armed: int, asleep_ns: int, lane: Lane | None) -> None:
         if n_armed:
             self.notified += 1
             # One wake-up call serves all, but it wakes them one after another.
-            first_ns = further_ns = self.draws.next("notify_armed", asleep_ns)
+            first_ns = further_ns = self.draws.at("notify_armed", index, asleep_ns)
             if n_armed > 1 and "notify_further" in self.profile.costs:
-                further_ns = self.draws.next("notify_further", asleep_ns)
+                further_ns = self.draws.at("notify_further", index, asleep_ns)
             self.owe(first_ns + (n_armed - 1) * further_ns, lane)
         else:
             self.elided += 1
-            self.owe(self.draws.next("notify_unarmed"), lane)
+            self.owe(self.draws.at("notify_unarmed", index), lane)
 
     def receive(
         self, site: Site, inbox: Inbox, call: int, step: int, known: Batch | None, pending: bool
@@ -217,8 +218,8 @@ class Actor:
         n_armed, asleep_ns = ring.release(inbox, self.courier)
         if n_armed:
             self.notified += 1
-            self.owe(self.draws.next("notify_armed", asleep_ns))
-        yield from self.busy(self.slowness(seen.resumed_from, seen.rested_ns) + work_ns)
+            self.owe(self.release_draws.at("notify_armed", inbox.n_released, asleep_ns))
+        yield from self.busy(seen.slowness_ns + work_ns)
 
     # Waits.
 
@@ -250,13 +251,14 @@ class Actor:
         plan = site.policies[call].plan(ctx)
         check_plan(plan)
         plan_ns = int(site.plan_ns.at(index))
-        yield from self.busy(plan_ns + self.draws.next("wait_enter"), lane)
+        yield from self.busy(plan_ns + site.draws.at("wait_enter", index), lane)
         started_ns = self.env.now_ns
         if lane.thread is None:
             seen = yield from self._wait_alone(site, source, plan, index)
             self.cpu_ns += sum(seen.cpu_ns)
             if seen.belled and source.courier is not None and self.courier is not None:
-                carry_ns = site.draws.at(CARRYING, index, seen.rested_ns)
+                latency_ns = self.env.now_ns - (source.found_ns() or 0)
+                carry_ns = min(site.draws.at(CARRYING, index, seen.rested_ns), latency_ns // 3)
                 for courier in (source.courier, self.courier):
                     courier.count(carry_ns)
         else:
@@ -264,6 +266,8 @@ class Actor:
                 self.env, lane, site.draws, plan, index, self._rehearsal, self.courier
             )
             seen = yield from wait.see(source)
+        slowness_ns = self.slowness(site.draws, index, seen.resumed_from, seen.rested_ns)
+        seen = seen._replace(slowness_ns=slowness_ns)
         found_ns = source.found_ns()
         assert found_ns is not None, "a wait ends when there is something"
         seen_ns = site.last_seen_ns = self.env.now_ns

@@ -61,13 +61,13 @@ class Box:
         self._host: Host | None = None
         self._tape = tape
         if rules != AMPLE:
-            # Threads may outnumber processes twofold: each worker may have one for replies.
-            n_cores = rules.n_cores or 2 * max(n_processes, 1)
+            # Enough for a thread for replies and one that carries rings in each process.
+            n_cores = rules.n_cores or 3 * max(n_processes, 1)
             self._host = Host(self.env, rules, n_cores, self.slices if traces else None)
             for core in self._host.cores:
                 phase = tape.uniform(f"core{core.number}", "tick").at(0)
                 core.tick_phase_ns = int(phase * rules.tick_ns)
-            self._pins = pins and n_processes <= n_cores
+            self._pins = pins and n_processes <= rules.n_cores
 
     def lane(self, process: str) -> Lane:
         """A thread of a process, beside its others."""

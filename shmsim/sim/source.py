@@ -54,8 +54,8 @@ class Source:
         self.courier = courier
         n_armed = rested_ns = 0
         if self.wait is not None:
-            rested_ns = self.env.now_ns - self.started_ns
-            n_armed = int(self.wait.is_armed(rested_ns))
+            armed_ns = self.wait.armed_for(self.env.now_ns - self.started_ns)
+            n_armed, rested_ns = int(armed_ns is not None), armed_ns or 0
         elif self.armed_since_ns is not None:
             rested_ns = self.env.now_ns - self.armed_since_ns
             n_armed, self.armed_since_ns = 1, None

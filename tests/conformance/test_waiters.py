@@ -76,7 +76,7 @@ class VirtualWorld:
     def meet(self, plan: WaitPlan, publish_after_ns: int) -> Sighting:
         check_plan(plan)
         wait = VirtualWait(plan, Draws(toy_profile(), Tape(1), "worker0"), 0)
-        n_armed = int(wait.is_armed(publish_after_ns))
+        n_armed = int(wait.armed_for(publish_after_ns) is not None)
         seen = wait.see(publish_after_ns)
         return Sighting(
             publish_after_ns,
