@@ -156,13 +156,23 @@ def announce(segment: "mmap", ring: tuple[int, ...], bells: bytes | None, /) -> 
     """Ring for the readers that are armed; returns a bit for each."""
     head_at, lines_at, *_, n_readers = ring
     armed = 0
-    for reader in range(n_readers):
-        if _take(segment, lines_at + _LINE * reader + _ARMED):
-            armed |= 1 << reader
-            _ring_eventfd(bells, reader)
-    if armed and bells == b"":
-        wake(segment, head_at + _BELL)
+    try:
+        for reader in range(n_readers):
+            if _take(segment, lines_at + _LINE * reader + _ARMED):
+                armed |= 1 << reader
+        if armed:
+            _ring(segment, bells, head_at + _BELL, [r for r in range(n_readers) if armed >> r & 1])
+    except BaseException:  # a signal handler has raised: who was disarmed must be rung for
+        _ring(segment, bells, head_at + _BELL, list(range(n_readers)))
+        raise
     return armed
+
+
+def _ring(segment: "mmap", bells: bytes | None, bell_at: int, sleepers: list[int]) -> None:
+    if bells == b"":
+        wake(segment, bell_at)
+    for sleeper in sleepers:
+        _ring_eventfd(bells, sleeper)
 
 
 def _ring_eventfd(bells: bytes | None, sleeper: int) -> None:
@@ -177,11 +187,13 @@ def release(segment: "mmap", ring: tuple[int, ...], bells: bytes | None, reader:
     store(segment, line_at + _RELEASED_NS, time.monotonic_ns())
     store(segment, line_at + _CURSOR, load(segment, line_at + _CURSOR) + 1)
     _fence()
-    armed = _take(segment, line_at + _WRITER_ARMED) != 0
-    if armed and bells:
-        _ring_eventfd(bells, ring[-1])
-    elif armed and bells is not None:
-        wake(segment, line_at + _WRITER_BELL)
+    try:
+        armed = _take(segment, line_at + _WRITER_ARMED) != 0
+        if armed:
+            _ring(segment, bells, line_at + _WRITER_BELL, [ring[-1]])
+    except BaseException:
+        _ring(segment, bells, line_at + _WRITER_BELL, [ring[-1]])
+        raise
     return armed
 
 

@@ -333,9 +333,10 @@ static int poll_slowly(Wait *w, int64_t deadline_ns, int64_t period_ns)
 static void look_on(Wait *w, int64_t deadline_ns)
 {
     int64_t t = now_ns(), until_ns = t + ANNOUNCED_NS;
+    unsigned watches = relax_kind == UMWAIT || relax_kind == MWAITX;
     for (unsigned looks = 1; !arrived(w) && !stopped(w) && t < until_ns && t < deadline_ns; looks++) {
         relax(w->watched, w->seen);
-        if (looks % LOOKS_PER_CLOCK_READ == 0)
+        if (watches || looks % LOOKS_PER_CLOCK_READ == 0)
             t = now_ns();
     }
 }
@@ -400,6 +401,12 @@ static int sleep_on_bell(Wait *w, int64_t deadline_ns, int64_t period_ns)
         if (stopped(w))
             return OVER;
         w->spurious += rang;
+        /* A signal that came while it woke up or looked on has interrupted no system call. */
+        if (rang) {
+            run_signal_handlers(w);
+            if (w->failed)
+                return OVER;
+        }
         if (error == ETIMEDOUT && until_ns == deadline_ns)
             return 0;
     }

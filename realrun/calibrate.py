@@ -25,7 +25,7 @@ from realrun.ring import LEAVE, Message, RingReader, RingWriter
 from realrun.segment import Segment
 from realrun.waiting import RawWait
 from shmsim.policies import WakeAhead
-from shmsim.profile import COSTS, Curve, Distribution, MachineProfile
+from shmsim.profile import COSTS, OPTIONAL_COSTS, Curve, Distribution, MachineProfile
 from shmsim.units import FOREVER_NS, MS, US, S, format_ns
 from shmsim.wait import DOZE, PARK, REHEARSE, SPIN, YIELD
 
@@ -89,7 +89,8 @@ class _Samples:
     def curve(self, name: str) -> Curve:
         xs = sorted(x for (n, x), lists in self._lists.items() if n == name and any(lists))
         points = tuple(Distribution.of(list(self._lists[name, x])) for x in xs)
-        return Curve(COSTS[name][0], tuple(xs), points)
+        by, _ = (COSTS | OPTIONAL_COSTS)[name]
+        return Curve(by, tuple(xs), points)
 
     def distribution(self, name: str) -> Distribution:
         return Distribution.of(list(self._lists[name, 0]))
@@ -151,7 +152,9 @@ def calibrate(
             f"{_TOO_BUSY}: no undisturbed sample of {', '.join(empty)}; stop what runs beside and "
             "try again"
         )
-    costs = {name: samples.curve(name) for name, (by, _) in COSTS.items() if by != "policy"}
+    required = [name for name, (by, _) in COSTS.items() if by != "policy"]
+    found = [*required, *filter(samples.has, OPTIONAL_COSTS)]
+    costs = {name: samples.curve(name) for name in found}
     policies = sorted({n.partition(":")[2] for n, _ in samples._lists if ":" in n})
     return MachineProfile(
         costs,
@@ -189,7 +192,7 @@ def _measure_rests(samples: _Samples, doorbell: str, partner_core: int, report: 
         try:
             _await_ready(partner, segment)
             segment.unlink()
-            rests = _Rests(segment, private, other, samples)
+            rests = _Rests(segment, private, other, samples, doorbell)
             rests.measure(report)
             return rests.n_disturbed
         finally:
@@ -215,11 +218,21 @@ def _await_ready(partner: subprocess.Popen[bytes], segment: Segment) -> None:
         time.sleep(0.01)
 
 
+def _cpu_of_other_threads_ns() -> int:
+    """CPU time of all threads of this process but the one that asks."""
+    return time.process_time_ns() - time.thread_time_ns()
+
+
 class _Rests:
     """One replicate of everything that needs the partner."""
 
     def __init__(
-        self, segment: Segment, private: Segment, other: Segment, samples: _Samples
+        self,
+        segment: Segment,
+        private: Segment,
+        other: Segment,
+        samples: _Samples,
+        doorbell: str,
     ) -> None:
         self._requests = RingWriter(segment, segment.layout.request)
         self._replies = RingReader(segment, segment.layout.replies[0], 0)
@@ -230,7 +243,8 @@ class _Rests:
         # the code, and of the data only what both share.
         self._rehearsal = Rehearsal(other, WakeAhead())
         self._rehearsal.wait_once()
-        self._rehearsed_ns = 0
+        self._rehearsed_ns = self._others_ns = 0
+        self._doorbell = doorbell
         self._n = 0
         self._n_tried = 0
         self._n_given_up = 0
@@ -300,8 +314,9 @@ class _Rests:
         # What the work needs is put in place before the rest, so that work alone follows it.
         prepare()
         (rehearsal.prepare_worker_work if is_worker else rehearsal.prepare_scheduler_work)()
-        queued_ns = run_queue_wait_ns()
+        queued_ns, others_ns = run_queue_wait_ns(), _cpu_of_other_threads_ns()
         raw, message = self._ask(delay_ns, plan, partial(self._timed, rehearse))
+        self._others_ns = _cpu_of_other_threads_ns() - others_ns
         durations = []
         # Again at once, and once more: the difference to the last is what the rest did.
         for _ in range(3):
@@ -355,6 +370,8 @@ class _Rests:
         self._samples.add("wake_latency", rest_ns, [raw.seen_ns - published_ns])
         self._samples.add("park_cpu", rest_ns, [raw.cpu0_ns])
         self._samples.add("notify_armed", rest_ns, [notify_ns])
+        if self._doorbell == "zmq":  # the one other thread that this wait keeps busy
+            self._samples.add("io_thread_cpu", rest_ns, [self._others_ns])
         return True
 
     def _doze(self, rest_ns: int, is_worker: bool) -> bool:

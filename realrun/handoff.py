@@ -46,6 +46,7 @@ _PART: Final = struct.Struct("<QQQQ")  # a `_Placed`
 _MOST_PARTS: Final = 1 << 16
 _MOST_REMEMBERED: Final = 4096
 _AWAKE_NS: Final = 50_000  # who was sent something less than that ago has hardly gone to sleep
+_QUICK_BYTES: Final = 16 << 10  # pickled within the time that a reader looks on, even if it is cold
 _SMALL_BYTES: Final = 1 << 16  # up to here one copy out of the slot costs less than to look first
 
 
@@ -156,7 +157,7 @@ class Sender:
         self._small: dict[int, bool] = {}
         self._copies = copies
         # With a core for everybody only: else who looks on could hold up whom it waits for.
-        self._can_announce = self.writer.can_announce and _n_cores() > ring.n_readers
+        self._can_announce = self.writer.can_announce and _n_cores() > segment.layout.n_workers
         self._sent_ns = 0
         self._announces = self._can_announce  # a message that is made quickly, as the last one was
         self._sockets: PayloadSender | None = None
@@ -202,7 +203,7 @@ class Sender:
                 inline = self._is_inline(stream_bytes)
             if inline:
                 self.parts_by_route[INLINE] += 1
-                self._announces = self._can_announce
+                self._announces = self._can_announce and stream_bytes <= _QUICK_BYTES
                 try:  # not by way of the publisher: every call costs
                     self._sent_ns = self.writer.publish(call_id, flags, chunks)
                 except RingFull:
@@ -476,7 +477,7 @@ class Receiver:
 
 
 def _n_cores() -> int:
-    """Cores that the processes of a run share; if this one is pinned, the others are elsewhere."""
+    """Cores of the processes of a run; who is pinned takes the others to be elsewhere."""
     n_usable = len(os.sched_getaffinity(0))
     return n_usable if n_usable > 1 else os.cpu_count() or 1
 

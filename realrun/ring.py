@@ -61,7 +61,8 @@ class RingWriter:
     Attributes
     ----------
     n_notified, n_elided
-        How often a message was rung for, and how often nobody was armed so that it was not.
+        How often a message was rung for, and how often nobody was armed so that it was not: they
+        were awake, or on their way since `announce`.
     n_announced
         How often somebody was rung for before there was a message.
     """
@@ -74,6 +75,7 @@ class RingWriter:
         self._doorbell = segment.doorbell(ring)
         self._geometry = ring.geometry
         self._bells = self._doorbell.bells
+        self._owed = 0
         self.n_notified = 0
         self.n_elided = 0
         self.n_announced = 0
@@ -119,10 +121,13 @@ class RingWriter:
             )
         if armed:
             self.n_notified += 1
-            if self._bells is None:
-                self._doorbell.ring_readers(armed)
         else:
             self.n_elided += 1
+        if self._bells is None:
+            self._owed |= armed  # if something raises before the ring, the next message rings too
+            if self._owed:
+                self._doorbell.ring_readers(self._owed)
+                self._owed = 0
         return published_ns
 
     @property
@@ -136,6 +141,8 @@ class RingWriter:
         Waking up and making it then take place at the same time. A message that takes longer than
         about 100 us to make should not be announced: readers go back to sleep.
         """
+        if self._bells is None:
+            return
         if announce(self._memory, self._geometry, self._bells):
             self.n_announced += 1
 

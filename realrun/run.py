@@ -22,8 +22,8 @@ from realrun.spec import RunSpec, policy_to_json
 from shmsim.config import EngineConfig, PayloadConfig, RunConfig
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
-from shmsim.units import MS, S
-from shmsim.wait import WaitPolicy
+from shmsim.units import S
+from shmsim.wait import WaitPolicy, echo_guard_ns
 
 _LOOK_EVERY_S: Final = 0.02
 _START_LIMIT_S: Final = 60.0
@@ -67,7 +67,7 @@ def make_spec(
         config.seed,
         replication,
         assign_cores(1 + config.engine.workers) if config.pin else (),
-        min(max(2 * costs.timer_overshoot_ns, MS // 20), MS // 2),
+        echo_guard_ns(costs),
     )
 
 
@@ -83,8 +83,8 @@ def _refuse_what_only_the_model_has(config: RunConfig) -> None:
         if is_set:
             raise ValueError(
                 f"{name} is for the model only: the real loop has one engine, a device for each "
-                "worker, which is waited for in one way, and no bulk payloads; leave it out, or use "
-                "shmsim simulate"
+                "worker, which is waited for in one way, and no bulk payloads; leave it out, or "
+                "use shmsim simulate"
             )
 
 

@@ -79,6 +79,8 @@ COSTS: Final[dict[str, tuple[str, str]]] = {
 #: Costs of large payloads, which a profile need not have: whoever needs one that is not there says
 #: so. As `COSTS`. Registered memory is page-locked by ``cudaHostRegister``, pageable is any other.
 OPTIONAL_COSTS: Final[dict[str, tuple[str, str]]] = {
+    "notify_further": ("asleep_ns", "what each further reader adds to notify_armed; or as much"),
+    "io_thread_cpu": ("asleep_ns", "CPU time of an I/O thread that carries a ring; zmq only"),
     "socket_send": ("bytes", "sending that many bytes to one reader through a socket"),
     "socket_receive": ("bytes", "receiving the same, from readable to the last byte copied"),
     "h2d_call_registered": ("bytes", "call of a copy from registered memory to its return"),

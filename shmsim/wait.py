@@ -194,6 +194,11 @@ def block_penalty_ns(costs: WaitCosts) -> int:
     return int(costs.delay_price * costs.wake_latency_ns) + costs.block_cpu_ns
 
 
+def echo_guard_ns(costs: WaitCosts) -> int:
+    """How long before the end of a step who waits for an echo device stops sleeping and spins."""
+    return min(max(2 * costs.timer_overshoot_ns, 50 * US), 500 * US)
+
+
 #: Sleep until the doorbell. One value for all plans: making another takes as long as deciding.
 ASLEEP: Final = Stage(PARK, FOREVER_NS, 0)
 

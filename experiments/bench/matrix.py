@@ -67,6 +67,6 @@ def _row(cells: Cells, name: str, n_readers: int) -> str:
         shares = f"{writer:.0%} {reader:.0%}"
         row += f"{cell.median_ns / 1e3:8.1f}{cell.p90_ns / 1e3:8.1f}{shares:>12}"
         if scenario == "gap_2ms":
-            row += f"{cell.per_call()['notified']:8.2f}"
+            row += f"{cell.per_call()['notified'] + cell.per_call()['announced']:8.2f}"
     idle = cells.get(Key(name, n_readers, "idle_5s"))
     return row + (f"{idle.median_ns / 1e3:9.1f}" if idle else f"{'-':>9}")

@@ -100,6 +100,7 @@ class Ours(System):
         inline, arena, socket = self._sender.parts_by_route
         return {
             "notified": writer.n_notified,
+            "announced": writer.n_announced,
             "elided": writer.n_elided,
             "spurious": sum(r.waiter.n_spurious for r in self._receivers),
             "rescued": sum(r.waiter.n_rescued for r in self._receivers),

@@ -4,7 +4,8 @@ from shmsim.batching import Batch
 from shmsim.profile import AT_DEVICE, MachineProfile
 from shmsim.records import ProcessRow, WaitRow
 from shmsim.sim.clock import Process, VirtualClock
-from shmsim.sim.contended import Lane, SharedWait
+from shmsim.sim.contended import CARRYING, Lane, SharedWait
+from shmsim.sim.courier import Courier
 from shmsim.sim.draws import Draws
 from shmsim.sim.source import Inbox, Message, Ring, Source
 from shmsim.sim.waiter import Seen, VirtualWait
@@ -68,6 +69,8 @@ class Actor:
         Where it waits for messages: `SCHEDULER_RECV` or `WORKER_RECV`.
     lane
         The main thread.
+    courier
+        The I/O thread, where rings need one.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Actor:
         name: str,
         kind: int,
         lane: Lane,
+        courier: Courier | None = None,
     ) -> None:
         """Do nothing yet."""
         self.env = env
@@ -88,7 +92,9 @@ class Actor:
         self.name = name
         self.kind = kind
         self.lane = lane
+        self.courier = courier
         self.draws = Draws(profile, tape, name)
+        self.release_draws = Draws(profile, tape, f"{name} release")
         self.sites: list[Site] = []
         self.cpu_ns = 0
         self.notified = self.elided = 0
@@ -145,11 +151,11 @@ class Actor:
         if thread is not None:
             thread.wake()
 
-    def slowness(self, mode: str, rested_ns: int) -> int:
-        """Extra time of the work that follows a wait."""
+    def slowness(self, draws: Draws, index: int, mode: str, rested_ns: int) -> int:
+        """Extra time of the work that follows a wait, or another rest with numbers of its own."""
         if rested_ns <= 0:
             return 0
-        return max(0, self.draws.next(f"{self._work}_after_{mode}", rested_ns))
+        return max(0, draws.at(f"{self._work}_after_{mode}", index, rested_ns))
 
     # Messages.
 
@@ -171,8 +177,8 @@ class Actor:
         published = Message(
             message.step, message.call, message.batch, message.pending, self.env.now_ns
         )
-        n_armed, asleep_ns = ring.publish(published)
-        self._ring_bell(n_armed, asleep_ns, lane)
+        n_armed, asleep_ns = ring.publish(published, self.courier)
+        self._ring_bell(ring.n_published, n_armed, asleep_ns, lane)
         return published.published_ns
 
     def await_slot(
@@ -185,14 +191,17 @@ class Actor:
             )
             self.learn(lane)
 
-    def _ring_bell(self, n_armed: int, asleep_ns: int, lane: Lane | None = None) -> None:
+    def _ring_bell(self, index: int, n_armed: int, asleep_ns: int, lane: Lane | None) -> None:
         if n_armed:
             self.notified += 1
             # One wake-up call serves all, but it wakes them one after another.
-            self.owe(n_armed * self.draws.next("notify_armed", asleep_ns), lane)
+            first_ns = further_ns = self.draws.at("notify_armed", index, asleep_ns)
+            if n_armed > 1 and "notify_further" in self.profile.costs:
+                further_ns = self.draws.at("notify_further", index, asleep_ns)
+            self.owe(first_ns + (n_armed - 1) * further_ns, lane)
         else:
             self.elided += 1
-            self.owe(self.draws.next("notify_unarmed"), lane)
+            self.owe(self.draws.at("notify_unarmed", index), lane)
 
     def receive(
         self, site: Site, inbox: Inbox, call: int, step: int, known: Batch | None, pending: bool
@@ -206,11 +215,11 @@ class Actor:
         self.owe(self.draws.next("wait_exit") + self.draws.next("ring_read", n_bytes))
         if ring.can_fill:
             yield from self.busy(0)  # somebody may be waiting for this slot
-        n_armed, asleep_ns = ring.release(inbox)
+        n_armed, asleep_ns = ring.release(inbox, self.courier)
         if n_armed:
             self.notified += 1
-            self.owe(self.draws.next("notify_armed", asleep_ns))
-        yield from self.busy(self.slowness(seen.resumed_from, seen.rested_ns) + work_ns)
+            self.owe(self.release_draws.at("notify_armed", inbox.n_released, asleep_ns))
+        yield from self.busy(seen.slowness_ns + work_ns)
 
     # Waits.
 
@@ -242,14 +251,23 @@ class Actor:
         plan = site.policies[call].plan(ctx)
         check_plan(plan)
         plan_ns = int(site.plan_ns.at(index))
-        yield from self.busy(plan_ns + self.draws.next("wait_enter"), lane)
+        yield from self.busy(plan_ns + site.draws.at("wait_enter", index), lane)
         started_ns = self.env.now_ns
         if lane.thread is None:
             seen = yield from self._wait_alone(site, source, plan, index)
             self.cpu_ns += sum(seen.cpu_ns)
+            if seen.belled and source.courier is not None and self.courier is not None:
+                latency_ns = self.env.now_ns - (source.found_ns() or 0)
+                carry_ns = min(site.draws.at(CARRYING, index, seen.rested_ns), latency_ns // 3)
+                for courier in (source.courier, self.courier):
+                    courier.count(carry_ns)
         else:
-            wait = SharedWait(self.env, lane, site.draws, plan, index, self._rehearsal)
+            wait = SharedWait(
+                self.env, lane, site.draws, plan, index, self._rehearsal, self.courier
+            )
             seen = yield from wait.see(source)
+        slowness_ns = self.slowness(site.draws, index, seen.resumed_from, seen.rested_ns)
+        seen = seen._replace(slowness_ns=slowness_ns)
         found_ns = source.found_ns()
         assert found_ns is not None, "a wait ends when there is something"
         seen_ns = site.last_seen_ns = self.env.now_ns
@@ -312,12 +330,15 @@ class Actor:
     def row(self, wall_ns: int, lanes: list[Lane]) -> ProcessRow:
         """What it consumed, on its own core or on all of its lanes."""
         threads = [lane.thread for lane in lanes if lane.thread is not None]
+        emulation_ns = sum(lane.emulation_ns for lane in lanes)
         cpu_ns = sum(t.cpu_ns for t in threads) + sum(lane.unplaced_ns for lane in lanes)
+        if threads:  # which also stood in for the device
+            cpu_ns -= emulation_ns
         return ProcessRow(
             self.name,
             wall_ns,
-            self.cpu_ns + cpu_ns,
-            0,
+            self.cpu_ns + cpu_ns + (self.courier.cpu_ns if self.courier else 0),
+            emulation_ns,
             sum(t.queued_ns for t in threads),
             0,
             sum(t.n_preempted for t in threads),

@@ -9,6 +9,7 @@ from shmsim.records import CoreRow, SliceRow
 from shmsim.sim.clock import VirtualClock
 from shmsim.sim.contended import Lane
 from shmsim.sim.cores import AMPLE, Host, Schedule
+from shmsim.sim.courier import Courier
 from shmsim.tape import Tape
 
 
@@ -60,21 +61,30 @@ class Box:
         self._host: Host | None = None
         self._tape = tape
         if rules != AMPLE:
-            # Threads may outnumber processes twofold: each worker may have one for replies.
-            n_cores = rules.n_cores or 2 * max(n_processes, 1)
+            # Enough for a thread for replies and one that carries rings in each process.
+            n_cores = rules.n_cores or 3 * max(n_processes, 1)
             self._host = Host(self.env, rules, n_cores, self.slices if traces else None)
-            self._pins = pins and n_processes <= n_cores
+            for core in self._host.cores:
+                phase = tape.uniform(f"core{core.number}", "tick").at(0)
+                core.tick_phase_ns = int(phase * rules.tick_ns)
+            self._pins = pins and n_processes <= rules.n_cores
 
     def lane(self, process: str) -> Lane:
         """A thread of a process, beside its others."""
+        lanes = self._lanes.setdefault(process, [])
         if self._host is None:
-            return Lane()
+            lanes.append(Lane())
+            return lanes[-1]
         if process not in self._pinned:
             self._pinned[process] = len(self._pinned) if self._pins else None
         thread = self._host.thread(process, self._pinned[process])
-        lanes = self._lanes.setdefault(process, [])
         lanes.append(Lane(thread, self._is_guarded))
         return lanes[-1]
+
+    def courier(self, process: str) -> Courier:
+        """The I/O thread of a process: not pinned."""
+        thread = self._host.thread(process) if self._host is not None else None
+        return Courier(self.env, thread)
 
     def lanes_of(self, process: str) -> list[Lane]:
         """All threads of a process."""

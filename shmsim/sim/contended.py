@@ -9,6 +9,7 @@ from typing import Final
 
 from shmsim.sim.clock import Process, VirtualClock
 from shmsim.sim.cores import Thread
+from shmsim.sim.courier import Courier
 from shmsim.sim.draws import Draws
 from shmsim.sim.source import Source
 from shmsim.sim.waiter import DOZED, PARKED, REHEARSED, SPUN, Seen
@@ -19,6 +20,7 @@ from shmsim.wait import DOZE, MAX_STAGES, PARK, POLL, REHEARSE, SPIN, YIELD, Sta
 # instead of spinning, for a while.
 _DESCHEDULED_NS: Final = 1 * MS
 _CROWDED_FOR_NS: Final = 100 * MS
+CARRYING: Final = "io_thread_cpu"  #: the cost of one I/O thread for one ring
 
 
 class Lane:
@@ -44,6 +46,7 @@ class Lane:
         self.is_guarded = is_guarded
         self.owed_ns = 0
         self.crowded_until_ns = 0
+        self.emulation_ns = 0  #: CPU time of standing in for a device
         self.unplaced_ns = 0  #: CPU time of going to sleep, which delays nobody
         self._n_preempted = 0
 
@@ -55,6 +58,26 @@ class Lane:
         return self._n_preempted - before
 
 
+def spin(
+    env: VirtualClock, lane: Lane, source: Source, deadline_ns: int, *, yields: bool
+) -> Process:
+    """Look until it is there, the deadline, or the lane finds that its core was taken from it."""
+    thread = lane.thread
+    assert thread is not None, "who has a core to itself does not share it"
+    thread.off_core_ns = 0
+    gives_way = lane.is_guarded and not yields
+
+    def look() -> bool:
+        crowded = gives_way and thread.off_core_ns > _DESCHEDULED_NS
+        return source.found_ns() is not None or crowded
+
+    source.spinner = thread
+    yield thread.spin(look, deadline_ns, yields=yields)
+    source.spinner = None
+    if gives_way and thread.off_core_ns > _DESCHEDULED_NS:
+        lane.crowded_until_ns = env.now_ns + _CROWDED_FOR_NS
+
+
 class SharedWait:
     """One wait of one lane.
 
@@ -64,6 +87,8 @@ class SharedWait:
         The clock, who waits, and its costs.
     plan, index, rehearsal
         As of `shmsim.sim.waiter.VirtualWait`.
+    courier
+        Brings rings to it, if that takes an I/O thread.
     """
 
     def __init__(
@@ -74,6 +99,7 @@ class SharedWait:
         plan: WaitPlan,
         index: int,
         rehearsal: str,
+        courier: Courier | None = None,
     ) -> None:
         """Start to wait."""
         self._env = env
@@ -84,6 +110,7 @@ class SharedWait:
         self._plan = plan
         self._index = index
         self._rehearsal = rehearsal
+        self._courier = courier
         self._overshoot_ns = self._dozed_ns = 0
         self._belled = False
         self._booked_ns = 0
@@ -150,7 +177,7 @@ class SharedWait:
 
     def _spin(self, source: Source, deadline_ns: int, *, yields: bool) -> Process:
         """Look until it is there or the deadline; give way while the cores are crowded."""
-        env, lane, thread = self._env, self._lane, self._thread
+        env, lane = self._env, self._lane
         while True:
             if lane.is_guarded and not yields and env.now_ns < lane.crowded_until_ns:
                 until_ns = min(lane.crowded_until_ns, deadline_ns)
@@ -158,20 +185,10 @@ class SharedWait:
                     return True
                 if env.now_ns >= deadline_ns:
                     return False
-            thread.off_core_ns = 0
-
-            def look() -> bool:
-                crowded = lane.is_guarded and not yields and thread.off_core_ns > _DESCHEDULED_NS
-                return source.found_ns() is not None or crowded
-
-            source.spinner = thread
-            ended_by_look = yield thread.spin(look, deadline_ns, yields=yields)
-            source.spinner = None
-            if lane.is_guarded and not yields and thread.off_core_ns > _DESCHEDULED_NS:
-                lane.crowded_until_ns = env.now_ns + _CROWDED_FOR_NS
+            yield from spin(env, lane, source, deadline_ns, yields=yields)
             if source.found_ns() is not None:
                 return True
-            if not ended_by_look:
+            if env.now_ns >= deadline_ns:
                 return False
 
     def _sleep_on_bell(self, source: Source, deadline_ns: int, period_ns: int) -> Process:
@@ -187,7 +204,13 @@ class SharedWait:
             cpu_ns = draws.at("park_cpu", index, rested_ns)
             if period_ns:
                 cpu_ns += rested_ns // period_ns * draws.at("doze_cpu", index, period_ns)
-            yield from self._wake(draws.at("wake_latency", index, rested_ns), cpu_ns)
+            latency_ns = draws.at("wake_latency", index, rested_ns)
+            if source.courier is not None and self._courier is not None:
+                carry_ns = min(draws.at(CARRYING, index, rested_ns), latency_ns // 3)
+                latency_ns -= 2 * carry_ns
+                yield from source.courier.carry(carry_ns)
+                yield from self._courier.carry(carry_ns)
+            yield from self._wake(latency_ns, cpu_ns)
             return True
         self._overshoot_ns = draws.at("timer_overshoot", index, rested_ns)
         self._dozed_ns = rested_ns

@@ -3,11 +3,12 @@
 What Linux's EEVDF scheduler does to threads of equal weight, as far as a step loop can feel it.
 Each core has a queue of its own. A thread has a virtual runtime, its CPU time on that core, and a
 deadline one slice later. Whoever is not ahead of the mean of its core is eligible, and of those the
-earliest deadline runs. A thread that was picked keeps its core for a slice; after that whoever
-wakes with an earlier deadline takes the core at once, and whoever is queued gets it at the next
-tick. So two spinners on one core take turns of a tick (4 ms at 250 Hz), while a thread that sleeps
-most of the time takes the core from a spinner within its wake-up latency, but for a tail: the
-spinner was picked less than a slice ago. ``sched_yield`` gives up the rest of a slice, used or not.
+earliest deadline runs. Until its deadline a thread keeps its core as long as it is eligible; else
+whoever wakes with an earlier deadline takes the core at once, and whoever is queued gets it at the
+next tick. How far a thread was behind the mean when it fell asleep, its lag, it is again when it
+wakes. So two spinners on one core take turns of a tick (4 ms at 250 Hz), and a thread that sleeps
+most of the time takes the core from a spinner at once, while one that works for a good part of it
+waits for ticks now and then. ``sched_yield`` gives up the rest of a slice, used or not.
 
 A waking thread goes where it ran last if that core is idle, else to an idle core, else into the
 queue of the one where it ran last. A core that becomes idle takes a queued thread from another.
@@ -36,8 +37,8 @@ class Schedule(NamedTuple):
     n_cores
         How many; 0: one for every thread, and the rest does not matter.
     slice_ns
-        How long a thread that was picked keeps its core from one that wakes; Linux: 0.7 ms times
-        1 + log2 of the number of cores, up to eight.
+        Length of a request: how long a thread may keep its core from another that is due; Linux:
+        0.7 ms times 1 + log2 of the number of cores, up to eight.
     tick_ns
         How often a core looks whether somebody else is due: 1 s over ``CONFIG_HZ``.
     quota_ns, period_ns
@@ -131,11 +132,13 @@ class Core:
         self._host = host
         self._env = host.env
         self.number = number
+        self.tick_phase_ns = 0  #: when its first tick is
         self.running: Thread | None = None
         self.queue: list[Thread] = []
         self.busy_ns = self.stolen_ns = 0
         self.is_stolen = False
         self._stolen_since_ns = 0
+        self._stolen_from: Thread | None = None
         self._settled_ns = 0
         self._mean = 0  # virtual runtime when the last thread left
         self._is_slice_over = False  # since the thread was picked
@@ -176,9 +179,8 @@ class Core:
         else:
             self.queue.remove(thread)
             thread.queued_ns += now_ns - thread.since_ns
-        thread.lag = max(
-            -self._host.rules.slice_ns, min(mean - thread.vruntime, self._host.rules.slice_ns)
-        )
+        most = max(2 * self._host.rules.slice_ns, self._host.rules.tick_ns)
+        thread.lag = max(-most, min(mean - thread.vruntime, most))
         thread.since_ns = now_ns
         self._mean = mean
         self.pick()
@@ -190,6 +192,10 @@ class Core:
         lag = thread.lag
         if lag < 0:  # who had more than its share pays it back while it sleeps
             lag = min(0, lag + (now_ns - thread.since_ns) // 2)
+        # Its coming moves the mean: so much further away it is as far from it as it was.
+        n_here = len(self.queue) + (self.running is not None)
+        if n_here:
+            lag = lag * (n_here + 1) // n_here
         thread.vruntime = self._mean_of_all() - lag
         thread.deadline = thread.vruntime + rules.slice_ns
         thread.since_ns = now_ns
@@ -197,9 +203,7 @@ class Core:
         running = self.running
         if running is None:
             self.pick()
-        elif self._yields(running) or (
-            running.vruntime >= running.protected_until and self._best() is thread
-        ):
+        elif self._yields(running) or (self._is_due_to_go(running) and self._best() is thread):
             self._preempt()
             self.pick()
         else:
@@ -212,10 +216,20 @@ class Core:
         host = self._host
         if self.running is not None or self.is_stolen or host.is_throttled:
             return
+        if self._stolen_from is not None:
+            thread, self._stolen_from = self._stolen_from, None
+            self.queue.append(thread)
+            self._start(thread)
+            return
         if not self.queue:
             host.pull(self)
         if self.queue:
             self._start(self._best())
+
+    def _is_due_to_go(self, running: Thread) -> bool:
+        """Whether the one that runs must leave the core to one whose deadline is earlier."""
+        is_eligible = running.vruntime <= self._mean_of_all()
+        return not is_eligible or running.vruntime >= running.protected_until
 
     def _best(self) -> Thread:
         mean = self._mean_of_all()
@@ -232,7 +246,7 @@ class Core:
         thread.off_core_ns = max(thread.off_core_ns, waited_ns)
         thread.core = self
         thread.since_ns = self._settled_ns = self._slice_since_ns = now_ns
-        thread.protected_until = thread.vruntime + self._host.rules.slice_ns
+        thread.protected_until = thread.deadline
         self.running = thread
         self._is_slice_over = False
         self._host.running_changed(1)
@@ -253,7 +267,8 @@ class Core:
         self._stop_running()
         thread.n_preempted += 1
         thread.since_ns = self._env.now_ns
-        if self._yields(thread):
+        mean = (self._mean_of_all() * len(self.queue) + thread.vruntime) // (len(self.queue) + 1)
+        if self._yields(thread) and (not self.queue or thread.vruntime <= mean):
             thread.vruntime = thread.deadline
             thread.deadline += self._host.rules.slice_ns
         self.queue.append(thread)
@@ -278,14 +293,15 @@ class Core:
                 self._grant(thread, value=True)
             elif now_ns >= thread.until_ns:
                 self._grant(thread, value=False)
-            elif thread.yields and self._others_spin_not():
+            elif thread.yields and self._somebody_has_work():
                 self._preempt()
                 self.pick()
                 return
         self._arm()
 
-    def _others_spin_not(self) -> bool:
-        return any(not self._yields(thread) for thread in self.queue)
+    def _somebody_has_work(self) -> bool:
+        """Whether anybody in line is no yielder that would only look in vain and pass it on."""
+        return any(t.look is None or not t.yields or t.look() for t in self.queue)
 
     @staticmethod
     def _grant(thread: Thread, *, value: bool) -> None:
@@ -307,9 +323,13 @@ class Core:
         thread.vruntime += ran_ns
         if thread.look is None:
             thread.left_ns -= ran_ns
-        if thread.vruntime >= thread.deadline:
-            thread.deadline = thread.vruntime + self._host.rules.slice_ns
-            self._is_slice_over = True
+        # Ticks renew a deadline that has passed, whether anybody waits or not; so does an arrival.
+        rules = self._host.rules
+        since_tick_ns = min((now_ns - self.tick_phase_ns) % rules.tick_ns, ran_ns)
+        for ago_ns in (since_tick_ns, 0):
+            if thread.vruntime - ago_ns >= thread.deadline:
+                thread.deadline = thread.vruntime - ago_ns + rules.slice_ns
+                self._is_slice_over = True
 
     def _mean_of_all(self) -> int:
         threads = self.queue if self.running is None else [self.running, *self.queue]
@@ -326,9 +346,11 @@ class Core:
         due_ns = FOREVER_NS
         if thread.wanted is not None:
             due_ns = now_ns + thread.left_ns if thread.look is None else thread.until_ns
+        is_timer = thread.wanted is not None and thread.look is not None
         if self.queue:
             tick_ns = self._host.rules.tick_ns
-            due_ns = min(due_ns, (now_ns // tick_ns + 1) * tick_ns)
+            since_ns = (now_ns - self.tick_phase_ns) % tick_ns
+            due_ns = min(due_ns, now_ns + tick_ns - since_ns)
         if due_ns >= FOREVER_NS:
             return
         timer = self._timer
@@ -337,14 +359,17 @@ class Core:
             if timer == self._timer:
                 self._tick()
 
-        self._env.after(due_ns - now_ns, ring)
+        self._env.after(due_ns - now_ns, ring, is_timer=is_timer)
 
     def _tick(self) -> None:
         self._settle()
         thread = self.running
         assert thread is not None, "a timer is set for a thread that runs"
-        is_tick = self._env.now_ns % self._host.rules.tick_ns == 0
-        if self.queue and is_tick and self._is_slice_over and self._best() is not thread:
+        is_tick = (self._env.now_ns - self.tick_phase_ns) % self._host.rules.tick_ns == 0
+        if thread.wanted is not None and thread.look is None and thread.left_ns <= 0:
+            self._grant(thread, value=True)
+        is_due = self._is_slice_over or self._is_due_to_go(thread)
+        if self.queue and is_tick and is_due and self._best() is not thread:
             self._preempt()
             self.pick()
             return
@@ -352,19 +377,21 @@ class Core:
 
     # What others take.
 
-    def halt(self) -> None:
-        """Take the core from its thread, which is first in line when it resumes."""
+    def halt(self) -> Thread | None:
+        """Take the core from its thread; returns it."""
         self._settle()
-        if self.running is not None:
-            thread = self.running
+        thread = self.running
+        if thread is not None:
             self._stop_running()
             thread.since_ns = self._env.now_ns
-            self.queue.append(thread)
+        return thread
 
     def steal(self, duration_ns: int) -> simpy.events.ProcessGenerator:
         """Let the hypervisor have the core for a while."""
-        self.halt()
+        # Its thread cannot be moved meanwhile, and is first when the core comes back.
+        self._stolen_from = self.halt() or self._stolen_from
         self.is_stolen = True
+        self._stolen_since_ns = self._env.now_ns
         yield self._env.timeout(duration_ns)
         self.stolen_ns += duration_ns
         self.is_stolen = False
@@ -373,8 +400,11 @@ class Core:
     def row(self, wall_ns: int) -> CoreRow:
         """What became of its time."""
         self._settle()
-        idle_ns = wall_ns - self.busy_ns - self.stolen_ns
-        return CoreRow(self.number, wall_ns, self.busy_ns, self.stolen_ns, idle_ns)
+        stolen_ns = self.stolen_ns
+        if self.is_stolen:
+            stolen_ns += self._env.now_ns - self._stolen_since_ns
+        idle_ns = wall_ns - self.busy_ns - stolen_ns
+        return CoreRow(self.number, wall_ns, self.busy_ns, stolen_ns, idle_ns)
 
 
 class Host:
@@ -479,7 +509,9 @@ class Host:
         self.is_throttled = True
         self._throttled_since_ns = self.env.now_ns
         for core in self.cores:
-            core.halt()
+            thread = core.halt()
+            if thread is not None:
+                core.queue.append(thread)
 
     def _refill(self) -> simpy.events.ProcessGenerator:
         while True:

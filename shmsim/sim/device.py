@@ -49,6 +49,8 @@ class Device:
         self._last_done_ns = 0
         self.launched_ns: dict[int, int] = {}
         self.done_ns: dict[int, int] = {}
+        self._soonest_ns: dict[int, int] = {}
+        self._drawn_ns: dict[int, int] = {}
         self._n_begun = self._n_ended = 0
         self._copies: dict[int, list[tuple[int, int, Callable[[], None]]]] = {}
         self._landed_ns: dict[int, int] = {}
@@ -56,18 +58,20 @@ class Device:
 
     def launch(self, batch: Batch) -> None:
         """One worker has launched a step."""
-        step = batch.step
-        self._n_launched[step] = self._n_launched.get(step, 0) + 1
-        if self._n_launched[step] < self._n_workers:
+        step, now_ns = batch.step, self._env.now_ns
+        n_launched = self._n_launched[step] = self._n_launched.get(step, 0) + 1
+        if n_launched == 1:
+            self._drawn_ns[step] = drawn_ns = self._step_time.draw_ns(
+                len(batch.decode), batch.n_prefill_tokens, batch.n_kv_tokens, self._noise.at(step)
+            )
+            self._soonest_ns[step] = max(now_ns, self._last_done_ns) + drawn_ns
+        if n_launched < self._n_workers:
             return
-        self.launched_ns[step] = self._env.now_ns
-        duration_ns = self._step_time.draw_ns(
-            len(batch.decode), batch.n_prefill_tokens, batch.n_kv_tokens, self._noise.at(step)
-        )
-        duration_ns = int(duration_ns * self._slowdown())
+        self.launched_ns[step] = now_ns
+        duration_ns = int(self._drawn_ns.pop(step) * self._slowdown())
         begun_ns = max(self._env.now_ns, self._last_done_ns, self._landed_ns.pop(step, 0))
         done_ns = begun_ns + duration_ns
-        self._last_done_ns = self.done_ns[step] = done_ns
+        self._last_done_ns = self.done_ns[step] = self._soonest_ns[step] = done_ns
         self._env.after(done_ns - self._env.now_ns, partial(self._finish, step))
         self._n_begun = step + 1
         self._start_copies(step + 1)
@@ -105,6 +109,10 @@ class Device:
             return None
         return self._awaited.setdefault(step - 1, self._env.event())
 
+    def soonest_end_ns(self, step: int) -> int:
+        """When a step that was launched by somebody will be done, as far as it is known now."""
+        return self._soonest_ns[step]
+
     def end_of(self, step: int, rank: int) -> StepEnd:
         """What a worker waits for."""
         return self._ends_of(step)[rank]
@@ -127,5 +135,6 @@ class Device:
         if n_asking:
             self._n_asking[step] = n_asking
             return
-        for memory in (self._n_launched, self._ends, self.launched_ns, self.done_ns):
+        for memory in (self._n_launched, self._ends, self._soonest_ns):
             del memory[step]
+        del self.launched_ns[step], self.done_ns[step]

@@ -25,11 +25,13 @@ from shmsim.records import RunRecords, StepRow
 from shmsim.sim.actor import Actor, Site
 from shmsim.sim.box import Box
 from shmsim.sim.clock import Process
-from shmsim.sim.contended import Lane
+from shmsim.sim.contended import CARRYING, Lane
 from shmsim.sim.device import Device
+from shmsim.sim.draws import Draws
+from shmsim.sim.echo import meet
 from shmsim.sim.payload import Payloads
 from shmsim.sim.source import Message, Ring
-from shmsim.sim.waiter import DOZED, Seen
+from shmsim.sim.waiter import DOZED, PARKED, Seen
 from shmsim.steptime import StepTimeLaw
 from shmsim.tape import Tape
 from shmsim.wait import (
@@ -39,6 +41,7 @@ from shmsim.wait import (
     WORKER_RECV,
     WORKER_SLOT,
     WaitPolicy,
+    echo_guard_ns,
 )
 from shmsim.workload import Workload
 
@@ -119,7 +122,10 @@ class StepLoop:
         self.costs = profile.wait_costs(delay_price)
         self.batcher = Batcher(workload, engine.max_sequences, engine.max_batched_tokens)
         most = engine.calls_per_step * self._depth
-        self.requests = Ring(self.env, engine.workers, n_slots, most)
+        # A worker without a device keeps nobody waiting, so it can fall behind by any number.
+        is_gated = engine.n_devices == engine.workers
+        most_requests = most if is_gated else n_slots
+        self.requests = Ring(self.env, engine.workers, n_slots, most_requests)
         self.replies = [Ring(self.env, 1, n_slots, most) for _ in range(n_replies)]
         self.name = name
         self.scheduler = self._actor("scheduler", SCHEDULER_RECV)
@@ -137,6 +143,10 @@ class StepLoop:
         )
         self.payloads = Payloads(payload, profile, slot_bytes, engine, self.device)
         self.steps: list[StepRow] = []
+        # Luck of rests that are no waits by plan.
+        self.idle_draws = Draws(profile, tape, f"{self.scheduler.name} idle")
+        self.n_idles = 0
+        self.end_draws = [Draws(profile, tape, f"{w.name} end") for w in self.workers]
 
     @property
     def _depth(self) -> int:
@@ -146,7 +156,8 @@ class StepLoop:
     def _actor(self, name: str, kind: int) -> Actor:
         name = self.name + name
         lane = self.box.lane(name)
-        return Actor(self.env, self.profile, self.tape, self.costs, name, kind, lane)
+        courier = self.box.courier(name) if CARRYING in self.profile.costs else None
+        return Actor(self.env, self.profile, self.tape, self.costs, name, kind, lane, courier)
 
     def run(self) -> RunRecords:
         """Run until every request has its tokens."""
@@ -200,12 +211,14 @@ class StepLoop:
         assert arrival_ns is not None, "unfinished, idle, and nobody arrives"
         yield from actor.busy(0)
         rested_ns = max(arrival_ns - self.env.now_ns, 0)
-        late_ns = actor.draws.next("timer_overshoot", rested_ns)
+        draws, index = self.idle_draws, self.n_idles
+        self.n_idles += 1
+        late_ns = draws.at("timer_overshoot", index, rested_ns)
         actor.sleep()
         yield self.env.timeout(rested_ns + late_ns)
         actor.wake()
-        actor.book(actor.draws.next("doze_cpu", rested_ns))
-        yield from actor.busy(actor.slowness("park", rested_ns))
+        actor.book(draws.at("doze_cpu", index, rested_ns))
+        yield from actor.busy(actor.slowness(draws, index, PARKED, rested_ns))
 
     def _publish_request(self, message: Message, n_bytes: int, work_ns: int) -> Process:
         return self.scheduler.publish(self.requests, self.request_slots, message, n_bytes, work_ns)
@@ -390,21 +403,20 @@ class StepLoop:
         self, rank: int, actor: Actor, end_site: Site | None, batch: Batch, lane: Lane | None
     ) -> Process:
         """Wait for the end of a step; returns what the wait adds to the work that follows."""
-        end = self.device.end_of(batch.step, rank)
         if end_site is None:
-            # As the echo device is waited for: asleep until shortly before its end.
             yield from actor.busy(0, lane)
             rested_from_ns = self.env.now_ns
-            if end.found_ns() is None:
-                end.arrival = self.env.event()
-                actor.sleep(lane)
-                yield end.arrival
-                actor.wake(lane)
+            guard_ns = echo_guard_ns(self.costs)
+            lane = lane or actor.lane
+            yield from meet(self.env, lane, self.device, batch.step, rank, guard_ns, actor.draws)
             rested_ns = self.env.now_ns - rested_from_ns
-            work_ns = actor.draws.next("device_return") + actor.slowness(DOZED, rested_ns)
+            draws = self.end_draws[rank]
+            work_ns = actor.draws.next("device_return")
+            work_ns += actor.slowness(draws, batch.step, DOZED, rested_ns)
         else:
+            end = self.device.end_of(batch.step, rank)
             seen = yield from actor.await_source(end_site, end, 0, batch.step, batch, True, lane)
-            work_ns = actor.slowness(seen.resumed_from, seen.rested_ns)
+            work_ns = seen.slowness_ns
         self.device.leave(batch.step)
         return work_ns
 
@@ -417,8 +429,17 @@ class StepLoop:
         lane: Lane | None,
     ) -> Process:
         """What vLLM's async output thread does: wait for the device beside the main thread."""
-        while (batch := (yield launched.get())) is not None:
-            actor.wake(lane)
+        is_awake = False
+        while True:
+            if is_awake and not launched.items:
+                yield from actor.busy(0, lane)
+                actor.sleep(lane)
+                is_awake = False
+            batch = yield launched.get()
+            if not is_awake:
+                actor.wake(lane)
+                is_awake = True
+            if batch is None:
+                actor.sleep(lane)
+                return
             yield from self._finish(rank, actor, sites, batch, lane)
-            yield from actor.busy(0, lane)
-            actor.sleep(lane)

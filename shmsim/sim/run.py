@@ -9,6 +9,7 @@ from shmsim.metrics import Summary, summarize
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
 from shmsim.sim.box import Box
+from shmsim.sim.contended import CARRYING
 from shmsim.sim.cores import AMPLE, Schedule
 from shmsim.sim.loop import StepLoop
 from shmsim.tape import Tape
@@ -108,8 +109,9 @@ def simulate_box(
             "seed": config.seed,
             "replication": n_engines * replication + number,
         }
-        # The reply thread of a worker runs beside its main thread.
+        # Beside its main thread a process may have one for replies, and one that carries rings.
         n_threads = 2 if engine.scheduling == "async" else 1
+        n_threads += CARRYING in profile.costs
         check_laws(
             records,
             n_workers=engine.workers,

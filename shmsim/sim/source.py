@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import simpy
 
     from shmsim.sim.cores import Thread
+    from shmsim.sim.courier import Courier
     from shmsim.sim.waiter import VirtualWait
 
 
@@ -30,6 +31,8 @@ class Source:
         The thread that looks for it, on shared cores.
     armed_since_ns
         Since when a thread on shared cores may be asleep on the doorbell; None: it is not.
+    courier
+        Carries the last ring from whoever rang, if that takes an I/O thread.
     """
 
     def __init__(self, env: VirtualClock) -> None:
@@ -40,17 +43,19 @@ class Source:
         self.arrival: simpy.Event | None = None
         self.spinner: Thread | None = None
         self.armed_since_ns: int | None = None
+        self.courier: Courier | None = None
 
     def found_ns(self) -> int | None:
         """Since when it is there; None while it is not."""
         raise NotImplementedError
 
-    def announce(self) -> tuple[int, int]:
+    def announce(self, courier: "Courier | None" = None) -> tuple[int, int]:
         """It is there now: end the wait; returns whether to ring (0, 1), and after what rest."""
+        self.courier = courier
         n_armed = rested_ns = 0
         if self.wait is not None:
-            rested_ns = self.env.now_ns - self.started_ns
-            n_armed = int(self.wait.is_armed(rested_ns))
+            armed_ns = self.wait.armed_for(self.env.now_ns - self.started_ns)
+            n_armed, rested_ns = int(armed_ns is not None), armed_ns or 0
         elif self.armed_since_ns is not None:
             rested_ns = self.env.now_ns - self.armed_since_ns
             n_armed, self.armed_since_ns = 1, None
@@ -99,10 +104,10 @@ class Slots(Source):
         """When the last slot came free."""
         return None if self._ring.is_full else self._freed_ns
 
-    def freed(self) -> tuple[int, int]:
+    def freed(self, courier: "Courier | None") -> tuple[int, int]:
         """A slot has come free."""
         self._freed_ns = self.env.now_ns
-        return self.announce()
+        return self.announce(courier)
 
 
 class Ring:
@@ -122,25 +127,27 @@ class Ring:
     @property
     def is_full(self) -> bool:
         """Whether the slowest reader still holds the slot that comes next."""
+        if not self.can_fill:
+            return False
         return self.n_published - min(i.n_released for i in self.inboxes) >= self.n_slots
 
-    def publish(self, message: Message) -> tuple[int, int]:
+    def publish(self, message: Message, courier: "Courier | None") -> tuple[int, int]:
         """Make a message visible now; returns how many readers are armed, and how long at most."""
         assert not self.is_full, "a full ring is waited for"
         self.n_published += 1
         n_armed = longest_ns = 0
         for inbox in self.inboxes:
             inbox.messages.append(message)
-            armed, rested_ns = inbox.announce()
+            armed, rested_ns = inbox.announce(courier)
             n_armed += armed
             longest_ns = max(longest_ns, rested_ns)
         return n_armed, longest_ns
 
-    def release(self, inbox: Inbox) -> tuple[int, int]:
+    def release(self, inbox: Inbox, courier: "Courier | None") -> tuple[int, int]:
         """A reader has copied its message out; returns whether to ring for the writer."""
         was_full = self.is_full
         inbox.n_released += 1
-        return self.slots.freed() if was_full and not self.is_full else (0, 0)
+        return self.slots.freed(courier) if was_full and not self.is_full else (0, 0)
 
 
 class StepEnd(Source):

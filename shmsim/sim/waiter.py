@@ -26,6 +26,8 @@ class Seen(NamedTuple):
         As in `shmsim.wait.WaitOutcome`.
     resumed_from, rested_ns
         What it did last, `SPUN`, `PARKED`, `DOZED` or `REHEARSED`, and for how long it rested.
+    slowness_ns
+        Extra time of the work that follows; whose it is adds it.
     """
 
     seen_after_ns: int
@@ -35,6 +37,7 @@ class Seen(NamedTuple):
     belled: bool
     resumed_from: str
     rested_ns: int
+    slowness_ns: int = 0
 
 
 class VirtualWait:
@@ -65,8 +68,8 @@ class VirtualWait:
     def _overshoot_ns(self, slept_ns: int) -> int:
         return self._draws.at("timer_overshoot", self._index, slept_ns)
 
-    def is_armed(self, after_ns: int) -> bool:
-        """Whether a publication at this instant finds the waiter armed on the doorbell.
+    def armed_for(self, after_ns: int) -> int | None:
+        """For how long the waiter is armed on the doorbell at this instant; None: it is not.
 
         A doze whose timer has ended stays armed until its waiter runs again: the writer then rings
         for nothing.
@@ -74,10 +77,13 @@ class VirtualWait:
         # A publication no later than the start is seen by the look before the first sleep, and one
         # during a rehearsal by the look of the stage behind it.
         if after_ns <= 0:
-            return False
+            return None
         seen = self.see(after_ns)
         at_once = seen.resumed_from == REHEARSED and not seen.belled
-        return self._plan[seen.stage].kind in (DOZE, PARK) and not at_once
+        kind, until_ns, _ = self._plan[seen.stage]
+        if kind not in (DOZE, PARK) or at_once:
+            return None
+        return seen.rested_ns if seen.belled else after_ns - until_ns + seen.rested_ns
 
     def see(self, published_after_ns: int) -> Seen:
         """Find out when and how the waiter sees a publication at this instant."""

@@ -97,7 +97,7 @@ def test_a_rehearsal_without_end_is_no_plan():
 def virtual(publish_after_ns: int):
     profile = toy_profile(rehearsal=100 * US, timer_overshoot=30 * US)
     wait = VirtualWait(PLAN, Draws(profile, Tape(1), "scheduler"), 0)
-    return wait.see(publish_after_ns), wait.is_armed(publish_after_ns)
+    return wait.see(publish_after_ns), wait.armed_for(publish_after_ns) is not None
 
 
 def test_the_model_rehearses_for_as_long_as_that_takes_and_is_deaf_meanwhile():
@@ -116,5 +116,5 @@ def test_the_model_is_armed_once_it_parks_behind_a_rehearsal():
     profile = toy_profile(rehearsal=100 * US, timer_overshoot=0)
     plan = WaitPlan(Stage(DOZE, MS, 0), Stage(REHEARSE, MS, 0), Stage(PARK, FOREVER_NS, 0), ASLEEP)
     wait = VirtualWait(plan, Draws(profile, Tape(1), "scheduler"), 0)
-    assert not wait.is_armed(MS + 50 * US)
-    assert wait.is_armed(MS + 200 * US)
+    assert wait.armed_for(MS + 50 * US) is None
+    assert wait.armed_for(MS + 200 * US) is not None

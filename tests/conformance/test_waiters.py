@@ -17,7 +17,7 @@ from realrun.waiting import RawWait
 from shmsim.sim.draws import Draws
 from shmsim.sim.waiter import VirtualWait
 from shmsim.tape import Tape
-from shmsim.units import FOREVER_NS, MS, S
+from shmsim.units import FOREVER_NS, MS, US, S
 from shmsim.wait import (
     ASLEEP,
     DOZE,
@@ -76,7 +76,7 @@ class VirtualWorld:
     def meet(self, plan: WaitPlan, publish_after_ns: int) -> Sighting:
         check_plan(plan)
         wait = VirtualWait(plan, Draws(toy_profile(), Tape(1), "worker0"), 0)
-        n_armed = int(wait.is_armed(publish_after_ns))
+        n_armed = int(wait.armed_for(publish_after_ns) is not None)
         seen = wait.see(publish_after_ns)
         return Sighting(
             publish_after_ns,
@@ -379,6 +379,37 @@ def test_who_was_announced_a_message_meets_it_without_another_ring(real):
             assert raw.spurious == 0
             return
     pytest.fail("nobody looked on")
+
+
+class SignalledHere(Exception):  # noqa: N818 - no error
+    """What a signal handler of somebody's raises."""
+
+
+@pytest.mark.parametrize("after_us", [0, 20, 60, 200, 1000])
+def test_a_signal_that_meets_somebody_rung_for_nothing_is_handled(real, after_us):
+    def handler(*_: object) -> None:
+        raise SignalledHere
+
+    main = threading.main_thread().ident
+    before = signal.signal(signal.SIGUSR1, handler)
+
+    def wake_and_signal() -> None:
+        real.wake()
+        end_ns = time.monotonic_ns() + after_us * US
+        while time.monotonic_ns() < end_ns:
+            pass
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    try:
+        for _ in range(10):
+            rescue = threading.Timer(3.0, real.post)  # else a lost signal would hang this test
+            rescue.start()
+            with later(2 * MS, wake_and_signal), pytest.raises(SignalledHere):
+                real.wait(only(PARK))
+            rescue.cancel()
+            rescue.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_waking_nobody_wakes_nobody(real):

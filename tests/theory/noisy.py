@@ -11,9 +11,21 @@ JITTERY = StepTime(1 * MS, 10 * US, 1 * US, 0.1)
 
 
 def noisy_profile() -> MachineProfile:
-    """The toy profile with wake-ups, overshoots and work that vary, upwards from the toy costs."""
+    """The toy profile with costs that vary, upwards from the toy's, and grow with a rest."""
     profile = toy_profile()
     for name in ("wake_latency", "timer_overshoot", "schedule", "launch"):
         values = TOY_COSTS_NS[name] + np.random.default_rng(1).exponential(20 * US, 500)
-        profile.costs[name] = Curve(profile.costs[name].by, (0.0,), (Distribution.of([values]),))
+        curve = profile.costs[name]
+        points = (Distribution.of([values]), Distribution.of([2 * values]))
+        along = curve.by == "asleep_ns"
+        profile.costs[name] = Curve(curve.by, (0.0, 4e6)[: 1 + along], points[: 1 + along])
+    for name in (
+        "notify_armed",
+        "park_cpu",
+        "doze_cpu",
+        "slow_after_park",
+        "worker_slow_after_doze",
+    ):
+        short, long = (Distribution.of([[ns]]) for ns in (5 * US, 25 * US))
+        profile.costs[name] = Curve("asleep_ns", (0.0, 4e6), (short, long))
     return profile

@@ -30,11 +30,11 @@ def with_cores(records):
     """Each process on a core of its own, where it ran first and then rested."""
     slices, cores = [], []
     for core, row in enumerate(records.processes):
-        idle_ns = row.wall_ns - row.cpu_ns
-        half_ns = row.cpu_ns // 2
+        used_ns = row.cpu_ns + row.emulation_cpu_ns
+        half_ns = used_ns // 2
         slices.append(SliceRow(row.process, core, 0, half_ns))
-        slices.append(SliceRow(row.process, core, half_ns, row.cpu_ns))
-        cores.append(CoreRow(core, row.wall_ns, row.cpu_ns, 0, idle_ns))
+        slices.append(SliceRow(row.process, core, half_ns, used_ns))
+        cores.append(CoreRow(core, row.wall_ns, used_ns, 0, row.wall_ns - used_ns))
     return replace(records, slices=slices, cores=cores)
 
 

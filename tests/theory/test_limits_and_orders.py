@@ -3,6 +3,7 @@
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from shmsim.policies import (
     WakeAhead,
     YieldSpin,
 )
+from shmsim.profile import Curve, Distribution
 from shmsim.steptime import StepTime
 from shmsim.tape import Tape
 from shmsim.units import FOREVER_NS, MS, US, S
@@ -272,3 +274,19 @@ def test_a_run_takes_at_least_the_device_time_of_its_steps():
     records = run(PRESETS["wake-ahead"], MIXED, step_time=StepTime(2 * MS))
     assert records.processes[0].wall_ns > len(records.steps) * 2 * MS
     assert records.processes[0].wall_ns < 10 * S
+
+
+def test_every_further_sleeper_costs_the_ringer_what_the_profile_says():
+    def published_ns(profile):
+        records = run(Park(), one_request(30), workers=3, profile=profile)
+        return np.mean([s.launched_ns - s.published_ns for s in records.steps[5:]])
+
+    def cpu_ns(profile):
+        records = run(Park(), one_request(30), workers=3, profile=profile)
+        return records.processes[0].cpu_ns
+
+    plain, cheaper = toy_profile(), toy_profile()
+    cheaper.costs["notify_further"] = Curve("asleep_ns", (0.0,), (Distribution.of([[1 * US]]),))
+    assert published_ns(plain) == published_ns(cheaper), "it is paid after the publication"
+    # 30 calls and the last word, each to three sleepers.
+    assert cpu_ns(plain) - cpu_ns(cheaper) == 31 * 2 * (9 * US - 1 * US)

@@ -85,7 +85,7 @@ def test_what_is_published_already_is_seen_at_once_whatever_the_plan(plan, publi
     assert seen.cpu_ns == (0, 0, 0, 0)
     assert not seen.belled
     assert (seen.resumed_from, seen.rested_ns) == (SPUN, 0)
-    assert not waiting(plan).is_armed(published_ns)
+    assert waiting(plan).armed_for(published_ns) is None
 
 
 @given(plans(), INSTANTS, st.integers(0, 50))
@@ -93,7 +93,7 @@ def test_only_an_armed_waiter_is_belled_and_an_armed_one_unless_its_timer_was_fi
     plan, published_ns, index
 ):
     wait = waiting(plan, NOISY, index)
-    seen, armed = wait.see(published_ns), wait.is_armed(published_ns)
+    seen, armed = wait.see(published_ns), wait.armed_for(published_ns) is not None
     if seen.belled:
         assert armed
     if armed and not seen.belled:
@@ -120,7 +120,7 @@ def test_cpu_time_is_spent_up_to_the_stage_that_saw_it_and_never_exceeds_what_pa
 def test_the_same_luck_gives_the_same_wait(plan, published_ns):
     one, other = waiting(plan, NOISY, 7), waiting(plan, draws(noisy_profile()), 7)
     one.see(published_ns + 5)  # what one asked before does not matter
-    one.is_armed(published_ns)
+    one.armed_for(published_ns)
     assert one.see(published_ns) == other.see(published_ns)
 
 
@@ -161,7 +161,7 @@ def test_a_napper_is_deaf_until_its_timer_ends(published_ns):
     assert seen.seen_after_ns == 1 * MS + OVERSHOOT_NS
     assert (seen.stage, seen.belled, seen.overshoot_ns) == (0, False, OVERSHOOT_NS)
     assert sum(seen.cpu_ns) == DOZE_CPU_NS
-    assert not waiting(plan).is_armed(published_ns)
+    assert waiting(plan).armed_for(published_ns) is None
 
 
 @given(st.integers(1, 1 * MS))
@@ -170,7 +170,7 @@ def test_a_dozer_hears_the_bell(published_ns):
     seen = waiting(plan).see(published_ns)
     assert seen.seen_after_ns == published_ns + WAKE_NS
     assert (seen.stage, seen.belled, seen.overshoot_ns) == (0, True, 0)
-    assert waiting(plan).is_armed(published_ns)
+    assert waiting(plan).armed_for(published_ns) is not None
 
 
 @pytest.mark.parametrize("kind", [NAP, DOZE])
@@ -192,15 +192,15 @@ def test_a_poller_sees_it_at_its_next_look_and_pays_a_sleep_for_each(published_n
     assert seen.seen_after_ns % between_ns == 0
     assert 0 <= seen.seen_after_ns - published_ns < between_ns
     assert seen.cpu_ns.first == seen.seen_after_ns // between_ns * DOZE_CPU_NS
-    assert not waiting(plan).is_armed(published_ns)
+    assert waiting(plan).armed_for(published_ns) is None
 
 
 def test_a_poller_that_oversleeps_its_stage_is_not_yet_armed():
     # Looks at 330, 660, 990 and 1320 µs; the stage ends at 1 ms, in the middle of a sleep.
     plan = WaitPlan(Stage(POLL, 1 * MS, 300 * US), ASLEEP, ASLEEP, ASLEEP)
     assert waiting(plan).see(1100 * US).seen_after_ns == 1320 * US
-    assert not waiting(plan).is_armed(1100 * US)
-    assert waiting(plan).is_armed(1321 * US)
+    assert waiting(plan).armed_for(1100 * US) is None
+    assert waiting(plan).armed_for(1321 * US) is not None
     assert waiting(plan).see(1321 * US).belled
 
 
