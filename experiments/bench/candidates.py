@@ -44,6 +44,7 @@ CANDIDATES: Final = (
     Candidate("ours, arena", "ours", "Ours", {"routes": "vllm-arena"}, "python", (), True, 1.0),
     Candidate("ours, socket", "ours", "Ours", {"routes": "all-socket"}, "python", (), True, 1.0),
     Candidate("ours, parks", "ours", "Ours", {"policy": "park", "tells_wakes": True}),
+    Candidate("ours, bare ring", "own_ring", "BareRing", {}, "python", ("parked",)),
     Candidate("futex in C", "floor", "Futex"),
     Candidate("eventfd in C", "floor", "Eventfd"),
     Candidate("vLLM", "peer_vllm", "MessageQueues", {}, "vllm", SPINS, True, 1.0),
@@ -73,6 +74,8 @@ VLLM: Final = {
     "payload": "vLLM",
 }
 FLOOR: Final = "futex in C"
+#: Whose wake-up is held against the floor's: the floor pickles nothing.
+BARE: Final = "ours, bare ring"
 #: Whom the claims are about, for each scenario.
 OURS: Final = {
     "back_to_back": "ours",

@@ -2,7 +2,7 @@
 
 import costs
 import numpy as np
-from candidates import FLOOR, OURS, VLLM
+from candidates import BARE, FLOOR, OURS, VLLM
 from cells import Cell, Cells, Key
 
 from shmsim.claims import Claim
@@ -46,7 +46,7 @@ def claims(cells: Cells, seed: int) -> list[Claim]:
     if cell(OURS[scenario], scenario) and cell(VLLM[scenario], scenario):
         bare = [_without_pickle(cells, names[scenario]) for names in (OURS, VLLM)]
         found.append(_ratio(f"rtt_vs_vllm_without_pickle/{scenario}", 0.35, seed, *bare))
-    ours, floor = cell(OURS["parked"], "parked"), cell(FLOOR, "parked")
+    ours, floor = cell(BARE, "parked"), cell(FLOOR, "parked")
     if ours and floor:
         # The wake-up alone: on the way back the floor wakes nobody who must run Python first.
         wakes = ours.round_wakes_ns(), floor.round_wakes_ns()
