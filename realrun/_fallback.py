@@ -433,7 +433,7 @@ def wait(
                 "shmsim.wait.check_plan says why"
             )
     cpu_ns = [0] * MAX_STAGES
-    preempted = w.switches
+    preempted = 0
     cpu_before_ns = time.thread_time_ns()
     seen_ns = time.monotonic_ns()
     started_ns = started_ns or seen_ns
@@ -444,7 +444,10 @@ def wait(
             how = REHEARSING
             break
         deadline_ns = FOREVER_NS if until_ns >= FOREVER_NS else started_ns + until_ns
+        switches = _involuntary_switches()
         is_over = w.stage(kind, deadline_ns, period_ns)
+        if kind in (SPIN, YIELD):
+            preempted += _involuntary_switches() - switches
         # The last look comes before the clock is read: nothing is seen before it was published.
         how = SEEN if w.arrived() else STOPPED if w.stopped() else ENDED
         seen_ns = time.monotonic_ns()
@@ -456,7 +459,6 @@ def wait(
             break
         if is_over:
             break
-    preempted = _involuntary_switches() - preempted
     return (
         *(how, started_ns, seen_ns, index, *cpu_ns, w.overshoot_ns, int(w.belled), preempted),
         *(w.spurious, w.rescued),

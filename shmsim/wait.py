@@ -165,7 +165,7 @@ class WaitOutcome(NamedTuple):
     belled
         Whether the doorbell ended a sleep.
     preempted
-        Involuntary context switches during the wait.
+        How often the core was taken from the waiter while it looked.
     """
 
     published_after_ns: int
