@@ -166,8 +166,8 @@ class CoresConfig:
     guarded
         Whether a spin gives way once it was preempted, as realrun's do; vLLM's does not.
     slowdown
-        By which share of itself a step takes longer for each core that is busy when it begins:
-        CPUs and devices with one power budget. Needs ``n``.
+        By which share of itself a step takes longer for each core that is busy when its last worker
+        launches it: CPUs and devices with one power budget. Needs ``n``.
     """
 
     n: int = 0
