@@ -331,7 +331,8 @@ class Actor:
         """What it consumed, on its own core or on all of its lanes."""
         threads = [lane.thread for lane in lanes if lane.thread is not None]
         emulation_ns = sum(lane.emulation_ns for lane in lanes)
-        cpu_ns = sum(t.cpu_ns for t in threads) + sum(lane.unplaced_ns for lane in lanes)
+        unplaced_ns = sum(lane.unplaced_ns for lane in lanes)
+        cpu_ns = sum(t.cpu_ns for t in threads) + unplaced_ns
         if threads:  # which also stood in for the device
             cpu_ns -= emulation_ns
         return ProcessRow(
@@ -344,5 +345,5 @@ class Actor:
             sum(t.n_preempted for t in threads),
             self.notified,
             self.elided,
-            unplaced_ns=sum(lane.unplaced_ns for lane in lanes),
+            unplaced_ns=unplaced_ns,
         )

@@ -109,8 +109,3 @@ class Box:
         """By which factor a step that begins now takes longer."""
         n_busy = self._host.n_running if self._host else 0
         return 1.0 + self._slowdown * n_busy
-
-    @property
-    def throttled_ns(self) -> int:
-        """How long the quota kept everybody from running."""
-        return self._host.throttled_ns if self._host else 0

@@ -21,11 +21,12 @@ throttle_cfs_rq); experiments/08_oversubscription measures slices and wake-ups b
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import simpy
 
 from shmsim.records import CoreRow, SliceRow
+from shmsim.sim.clock import VirtualClock
 from shmsim.units import FOREVER_NS, MS, US
 
 
@@ -421,7 +422,7 @@ class Host:
     """
 
     def __init__(
-        self, env: Any, rules: Schedule, n_cores: int, slices: list[SliceRow] | None = None
+        self, env: VirtualClock, rules: Schedule, n_cores: int, slices: list[SliceRow] | None = None
     ) -> None:
         """Start with idle cores and no threads."""
         self.env = env
@@ -430,7 +431,6 @@ class Host:
         self.threads: list[Thread] = []
         self.cores = [Core(self, number) for number in range(n_cores)]
         self.is_throttled = False
-        self.throttled_ns = 0
         self._slices = slices
         self.n_running = 0
         self._left_ns = rules.quota_ns
@@ -507,7 +507,6 @@ class Host:
             self._set_meter()
             return
         self.is_throttled = True
-        self._throttled_since_ns = self.env.now_ns
         for core in self.cores:
             thread = core.halt()
             if thread is not None:
@@ -521,7 +520,6 @@ class Host:
             self._left_ns = self.rules.quota_ns + min(self._left_ns, 0)
             if self.is_throttled and self._left_ns > 0:
                 self.is_throttled = False
-                self.throttled_ns += self.env.now_ns - self._throttled_since_ns
                 for core in self.cores:
                     core.pick()
             self._set_meter()

@@ -115,7 +115,6 @@ class StepLoop:
         self.env = self.box.env
         self.profile = profile
         self.engine = engine
-        self.step_time = step_time
         self.policy = policy
         self.device_policy = device_policy
         self.tape = tape
@@ -245,7 +244,8 @@ class StepLoop:
             actor.learn()
         if self.engine.scheduling == "sync" and self.engine.calls_per_step == 2:
             _, last = yield from self._receive_replies(0, batch, _SECOND_CALL_BYTES)
-            yield from self._read_reply(last, _SECOND_CALL_BYTES, draws.next("decode_reply", 0))
+            work_ns = draws.next("decode_reply", 0)
+            yield from self._read_reply(self.replies[-1], _SECOND_CALL_BYTES, last, work_ns)
             yield from self._send_second_call(batch)
             actor.learn()
         return batch, scheduled_ns, published_ns
@@ -262,24 +262,17 @@ class StepLoop:
         """
         first: Message | None = None
         last: Seen | None = None
-        for ring, site in zip(self.replies, self.reply_sites, strict=True):
+        for rank, (ring, site) in enumerate(zip(self.replies, self.reply_sites, strict=True)):
             if last is not None:
-                yield from self._read_reply(last, n_bytes, 0, self._ring_before(ring))
-            inbox = ring.inboxes[0]
+                yield from self._read_reply(self.replies[rank - 1], n_bytes, last, 0)
             message, last = yield from self.scheduler.receive(
-                site, inbox, call, batch.step, batch, True
+                site, ring.inboxes[0], call, batch.step, batch, True
             )
             assert message.step == batch.step, "replies come in order"
             first = first or message
         return first, last
 
-    def _ring_before(self, ring: Ring) -> Ring:
-        return self.replies[self.replies.index(ring) - 1]
-
-    def _read_reply(
-        self, seen: Seen, n_bytes: int, work_ns: int, ring: Ring | None = None
-    ) -> Process:
-        ring = ring or self.replies[-1]
+    def _read_reply(self, ring: Ring, n_bytes: int, seen: Seen, work_ns: int) -> Process:
         return self.scheduler.read(ring, ring.inboxes[0], n_bytes, seen, work_ns)
 
     def _await_reply(self, batch: Batch, scheduled_ns: int, published_ns: int) -> Process:
@@ -306,7 +299,7 @@ class StepLoop:
             )
         )
         self.device.leave(step)
-        yield from self._read_reply(seen, _reply_bytes(n), work_ns)
+        yield from self._read_reply(self.replies[-1], _reply_bytes(n), seen, work_ns)
 
     # The workers.
 

@@ -1,5 +1,6 @@
 """What a process of the model waits for, and how whoever brings it about finds out who is armed."""
 
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from shmsim.sim.waiter import VirtualWait
 
 
-class Source:
+class Source(ABC):
     """Something that becomes available at an instant: a message, a slot, the end of a step.
 
     One process waits for it at a time. Who has a core to itself leaves its plan here
@@ -45,9 +46,9 @@ class Source:
         self.armed_since_ns: int | None = None
         self.courier: Courier | None = None
 
+    @abstractmethod
     def found_ns(self) -> int | None:
         """Since when it is there; None while it is not."""
-        raise NotImplementedError
 
     def announce(self, courier: "Courier | None" = None) -> tuple[int, int]:
         """It is there now: end the wait; returns whether to ring (0, 1), and after what rest."""
