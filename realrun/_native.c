@@ -57,6 +57,8 @@ enum { SEEN, STOPPED, ENDED, REHEARSING, LISTENING };     /* realrun/native.py *
  * this, three spinners on two cores take turns of several milliseconds; sched_yield would still
  * leave 0.3 ms a turn. */
 #define OFF_CORE_NS 50000
+#define YIELDED_NS 5000 /* a yield that takes longer let somebody else run */
+#define YIELDS_PER_CPU_READ 32
 #define DESCHEDULED_NS 1000000
 #define CROWDED_FOR_NS 100000000
 static _Thread_local int64_t crowded_until_ns;
@@ -288,22 +290,41 @@ static int spin(Wait *w, int64_t deadline_ns)
     return over;
 }
 
+/* It asks for its CPU time now and then only, since nobody who has seen his message should wait for a
+ * system call. Of what came behind the last answer, it takes short gaps for its own. */
 static int yield_repeatedly(Wait *w, int64_t deadline_ns)
 {
-    int64_t t = now_ns(), checked_ns = t;
-    while (!arrived(w) && !stopped(w)) {
+    int64_t t = now_ns(), checked_ns = t, cpu_before_ns = cpu_ns(), unasked_ns = 0;
+    int64_t *cpu = &w->stage_cpu_ns[w->stage];
+    int over = 0;
+    for (unsigned looks = 1; !over; looks++) {
+        if (arrived(w) || stopped(w)) {
+            over = OVER;
+            break;
+        }
         sched_yield();
-        t = now_ns();
+        int64_t gap_ns = now_ns() - t;
+        t += gap_ns;
+        w->preempted += gap_ns > OFF_CORE_NS;
+        if (looks % YIELDS_PER_CPU_READ == 0) {
+            int64_t before_ns = cpu_before_ns;
+            cpu_before_ns = cpu_ns();
+            *cpu += cpu_before_ns - before_ns;
+            unasked_ns = 0;
+        } else if (gap_ns < YIELDED_NS) {
+            unasked_ns += gap_ns;
+        }
         if (t >= deadline_ns)
-            return 0;
+            break;
         if (t - checked_ns > SIGNAL_CHECK_NS) {
             checked_ns = t;
             run_signal_handlers(w);
             if (w->failed)
-                break;
+                over = OVER;
         }
     }
-    return OVER;
+    *cpu += unasked_ns;
+    return over;
 }
 
 static int sleep_deafly(Wait *w, int64_t deadline_ns)
@@ -422,6 +443,7 @@ static int carry_out(Wait *w, int64_t stages[N_STAGES][3])
         int64_t kind = stages[w->stage][0], until_ns = stages[w->stage][1];
         int64_t period_ns = stages[w->stage][2];
         int64_t deadline_ns = until_ns >= FOREVER_NS ? FOREVER_NS : w->started_ns + until_ns;
+        int64_t cpu_before_ns = -1;
         if (arrived(w) || stopped(w))
             over = OVER;
         else if (kind == REHEARSE)
@@ -430,29 +452,27 @@ static int carry_out(Wait *w, int64_t stages[N_STAGES][3])
             continue; /* a late wake-up used this stage's time up */
         else if (kind == SPIN)
             over = spin(w, deadline_ns);
+        else if (kind == YIELD)
+            over = yield_repeatedly(w, deadline_ns);
         else {
-            int64_t cpu_before_ns = cpu_ns();
-            long switches = kind == YIELD ? involuntary_switches() : 0;
-            if (kind == YIELD)
-                over = yield_repeatedly(w, deadline_ns);
-            else if (kind == NAP)
+            cpu_before_ns = cpu_ns();
+            if (kind == NAP)
                 over = sleep_deafly(w, deadline_ns);
             else if (kind == POLL)
                 over = poll_slowly(w, deadline_ns, period_ns);
             else
                 over = sleep_on_bell(w, deadline_ns, period_ns);
-            w->stage_cpu_ns[w->stage] += cpu_ns() - cpu_before_ns;
-            /* Nobody asks how often a sleeper was switched out: no system call for that on its way
-             * back, and the next spin looks for itself. */
-            known_switches = kind == YIELD ? involuntary_switches() : -1;
-            if (kind == YIELD)
-                w->preempted += known_switches - switches;
         }
+        /* The last look comes before the clock is read: nothing is seen before it was published. And
+         * that comes before the system call that tells the CPU time: nobody waits for the latter. */
+        how = over == LISTENING ? LISTENING : arrived(w) ? SEEN : stopped(w) ? STOPPED : ENDED;
+        w->seen_ns = now_ns();
+        if (cpu_before_ns >= 0)
+            w->stage_cpu_ns[w->stage] += cpu_ns() - cpu_before_ns;
+        if (kind != SPIN)
+            known_switches = -1; /* the next spin looks for itself */
         if (over == LISTENING)
             return LISTENING; /* the caller drains its socket and comes back for the same stage */
-        /* The last look comes before the clock is read: nothing is seen before it was published. */
-        how = arrived(w) ? SEEN : stopped(w) ? STOPPED : ENDED;
-        w->seen_ns = now_ns();
     }
     w->stage--;
     return how;
@@ -997,7 +1017,10 @@ static PyObject *py_is_plain(PyObject *self, PyObject *arg)
             break;
         }
         if (kind < LENGTH1) {
-            n = kind - FOLLOWED;
+            /* In a run of one kind, as token ids are, the length need not be looked up each time. */
+            uint8_t same = at[-1];
+            for (n = kind - FOLLOWED; n < (uint64_t)(end - at) && at[n] == same; at += n + 1)
+                ;
         } else if (kind == LENGTH1 && end - at > 1 && *at < end - at - 1) {
             at += 1 + *at;
             at += *at == 0x94; /* whatever has a length is nearly always memorised next */

@@ -34,7 +34,7 @@ _MAINS: Final = ("__main__", "__mp_main__")
 #: From this size on CPython's pickler hands a payload to ``write`` as it is, uncopied.
 _LARGE_BYTES: Final = 64 * 1024
 #: Up to here it takes less to see that a message can call nothing than to watch what it calls.
-_BRIEF_BYTES: Final = 1024
+_BRIEF_BYTES: Final = 3 << 10
 
 
 class BadMessage(ValueError):  # noqa: N818 - what it is, as in zipfile.BadZipFile

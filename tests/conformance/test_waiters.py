@@ -1,5 +1,6 @@
 """What every waiter keeps to, whoever carries the plan out: C, Python, or the model."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -41,6 +42,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(20)]
 KINDS = [SPIN, YIELD, NAP, DOZE, POLL, PARK]
 PERIOD_NS = 7 * MS
 NAP_NS = 40 * MS
+YIELDS_TOO = "import os\nwhile True: os.sched_yield()"
 MOST_CROWDED = 20  # times that a spinner of a busy machine may sleep; after that it is a mistake
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=[KIND_NAMES[k] for k in KINDS])
@@ -329,6 +331,26 @@ def test_cpu_is_booked_to_the_stage_that_used_it(real):
     assert raw.stage == 1
     assert raw.cpu1_ns > raw.cpu0_ns > 0, "18 ms of spinning take more than a nap"
     assert (raw.cpu2_ns, raw.cpu3_ns) == (0, 0)
+
+
+@pytest.mark.parametrize("wait_ns", [200 * US, 100 * MS])
+def test_a_yielder_tells_its_cpu_time_though_others_share_its_core(real, wait_ns):
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})  # and the neighbour, who inherits it
+    try:
+        with subprocess.Popen([sys.executable, "-c", YIELDS_TOO]) as neighbour:
+            try:
+                used_ns = booked_ns = 0
+                while used_ns < 100 * MS:
+                    before_ns = time.thread_time_ns()
+                    raw = real.wait(WaitPlan(Stage(YIELD, wait_ns, 0), *[Stage(SPIN, 0, 0)] * 3))
+                    used_ns += time.thread_time_ns() - before_ns
+                    booked_ns += raw.cpu0_ns + raw.cpu1_ns + raw.cpu2_ns + raw.cpu3_ns
+            finally:
+                neighbour.kill()
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert 0.7 < booked_ns / used_ns < 1.5
 
 
 @pytest.mark.parametrize("kind", [NAP, DOZE, PARK], ids=["nap", "doze", "park"])
