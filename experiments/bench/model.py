@@ -68,7 +68,7 @@ FULL: Final = Effort(
 )
 QUICK: Final = Effort(
     replicates=N_REPLICATES,
-    cells=("tp1-sync-2ms-10pct-spin", "tp1-sync-2ms-10pct-park", "tp2-sync-2ms-1pct-spin"),
+    cells=("tp1-sync-4ms-10pct-spin", "tp1-sync-3ms-5pct-park", "tp2-sync-4ms-1pct-spin"),
     tapes=2,
     speed_runs=2,
     memory_steps=(20_000, 30_000),
