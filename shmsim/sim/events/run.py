@@ -1,0 +1,217 @@
+"""Runs the model on the event engine, with the records of `shmsim.sim.run.simulate`."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shmsim.config import RunConfig
+from shmsim.laws import check_laws
+from shmsim.metrics import Summary, summarize
+from shmsim.profile import MachineProfile
+from shmsim.records import RunRecords, StepRow, WaitRow
+from shmsim.sim.contended import CARRYING
+from shmsim.sim.events import words as w
+from shmsim.sim.events.machine import Finished, RefusedError, carry_out
+from shmsim.sim.events.records import process_rows, records_of, request_rows
+from shmsim.sim.run import simulate_box
+from shmsim.wait import WaitPolicy
+
+#: Processes that the order of events can tell apart.
+_MOST_PROCESSES = 1 << 14
+
+
+def supports(config: RunConfig, profile: MachineProfile) -> str | None:
+    """Why the event engine cannot run a config; None if it can.
+
+    Parameters
+    ----------
+    config, profile
+        As of `shmsim.sim.run.simulate`.
+    """
+    n_engines, engine = config.cores.engines, config.engine
+    n_threads = 2 if engine.scheduling == "async" else 1
+    n = n_engines * (1 + engine.workers * n_threads) + 1 + config.cores.n
+    if n > _MOST_PROCESSES:
+        return (
+            f"{n} processes are on the box, and the event engine tells {_MOST_PROCESSES} apart; "
+            "lower cores.engines or engine.workers, or use shmsim.sim.run.simulate"
+        )
+    return None
+
+
+def simulate_events(
+    config: RunConfig,
+    policy: WaitPolicy,
+    profile: MachineProfile,
+    replication: int = 0,
+    *,
+    traces: bool = False,
+) -> RunRecords:
+    """Run the model once on the event engine: `shmsim.sim.run.simulate`, a hundred times as fast.
+
+    Parameters
+    ----------
+    config, policy, profile, replication
+        What to run, on which costs, with which luck.
+    traces
+        Not here: who ran on which core and when is recorded by SimPy only.
+
+    Returns
+    -------
+    RunRecords
+        Equal to those of SimPy row by row; in ``meta`` only ``"engine": "events"`` is added.
+
+    Raises
+    ------
+    ValueError
+        If ``traces`` are asked for, `supports` gives a reason, or SimPy refuses the run: with its
+        words.
+    TypeError
+        If the policy does not compile, see `shmsim.sim.compiled.compile_policy`.
+
+    Notes
+    -----
+    The first call on a machine compiles the engine, which takes half a minute, and keeps it in the
+    user's cache; each class of policies takes a second or two once per session.
+    """
+    found = simulate_events_box(config, policy, profile, replication, traces=traces)
+    if len(found) == 1:
+        return found[0]
+    return RunRecords(
+        [row for records in found for row in records.steps],
+        [row for records in found for row in records.waits],
+        [row for records in found for row in records.requests],
+        [row for records in found for row in records.processes],
+        cores=found[0].cores,
+        meta=found[0].meta,
+    )
+
+
+def simulate_events_box(
+    config: RunConfig,
+    policy: WaitPolicy,
+    profile: MachineProfile,
+    replication: int = 0,
+    *,
+    traces: bool = False,
+) -> list[RunRecords]:
+    """Run as many engines as the config says on one box, as `shmsim.sim.run.simulate_box`.
+
+    Parameters, result and errors are those of `simulate_events`, but with records of each engine.
+    """
+    if traces:
+        raise ValueError(
+            "the event engine records no slices, who ran on which core and when; use "
+            "shmsim.sim.run.simulate(..., traces=True)"
+        )
+    finished = _carry_out(config, policy, profile, replication, keeps_rows=True)
+    engine, n_engines = config.engine, config.cores.engines
+    found = records_of(finished)
+    n_threads = 2 if engine.scheduling == "async" else 1
+    n_threads += CARRYING in profile.costs
+    for number, records in enumerate(found):
+        records.meta = {
+            "world": "model",
+            "policy": repr(policy),
+            "seed": config.seed,
+            "replication": n_engines * replication + number,
+            "engine": "events",
+        }
+        check_laws(
+            records,
+            n_workers=engine.workers,
+            n_threads=n_threads,
+            n_devices=engine.n_devices,
+        )
+    return found
+
+
+def _carry_out(
+    config: RunConfig,
+    policy: WaitPolicy,
+    profile: MachineProfile,
+    replication: int,
+    *,
+    keeps_rows: bool,
+) -> Finished:
+    profile.check_doorbell(config.handoff.doorbell)
+    reason = supports(config, profile)
+    if reason is not None:
+        raise ValueError(reason)
+    try:
+        return carry_out(config, policy, profile, replication, keeps_rows=keeps_rows)
+    except RefusedError as refused:
+        # SimPy says why, in the words of whoever found it.
+        simulate_box(config, policy, profile, replication)
+        raise ValueError(
+            f"the event engine gave this run up {refused}, and SimPy did not: more was under way "
+            "at once than it has room for; use shmsim.sim.run.simulate"
+        ) from refused
+
+
+class EventRun:
+    """A run of the event engine as arrays, for sweeps: no row is made that nobody asks for.
+
+    Attributes
+    ----------
+    steps
+        Structured array, a row per step: ``engine`` (its number on the box) and the fields of
+        `shmsim.records.StepRow`. Empty if rows were not kept.
+    waits
+        Structured array, a row per wait in the order of their ends: the fields of
+        `shmsim.records.WaitRow`, with ``process`` an index of `process_names`. Empty if rows were
+        not kept.
+    process_names
+        Of all engines.
+    n_steps
+        How many steps there were.
+    """
+
+    def __init__(self, finished: Finished) -> None:
+        """Look at a finished run."""
+        self._finished = finished
+        self.process_names = finished.run.process_names
+        self.steps = _structured(finished.steps, ("engine", *StepRow._fields))
+        self.waits = _structured(finished.waits, WaitRow._fields)
+        engines = finished.run.engines
+        self.n_steps = sum(int(finished.run.s[e.address + w.EN_N_STEPS]) for e in engines)
+
+    def summary(self) -> Summary:
+        """The figures of the run, equal to `shmsim.metrics.summarize` of its records."""
+        run = self._finished.run
+        records = RunRecords(
+            requests=[row for engine in run.engines for row in request_rows(run.s, engine)],
+            processes=[row for engine in run.engines for row in process_rows(run, engine)],
+        )
+        return summarize(records)._replace(n_steps=self.n_steps)
+
+
+def _structured(rows: NDArray[np.int64], names: tuple[str, ...]) -> NDArray[np.void]:
+    """The same memory, with a name for each column."""
+    return rows.view([(name, np.int64) for name in names]).reshape(-1)
+
+
+def simulate_arrays(
+    config: RunConfig,
+    policy: WaitPolicy,
+    profile: MachineProfile,
+    replication: int = 0,
+    *,
+    keeps_rows: bool = False,
+) -> EventRun:
+    """Run the model once and keep arrays instead of rows; no law is checked.
+
+    Parameters
+    ----------
+    config, policy, profile, replication
+        As of `simulate_events`.
+    keeps_rows
+        Whether to keep steps and waits. Without them memory grows with the requests and their
+        tokens only.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `simulate_events`.
+    """
+    finished = _carry_out(config, policy, profile, replication, keeps_rows=keeps_rows)
+    return EventRun(finished)

@@ -1,0 +1,142 @@
+"""The compiled engine, kept on disk so that the next session starts at once.
+
+It lies in the user's cache in a folder named after everything it was compiled from: the code of
+every function, every constant they use, and the versions of Python and numba. Numba's own cache
+looks at the file of one function, and served old code after a helper in another file had changed;
+here other code means another folder. What is read there is numba's format, which can run code, so
+a folder that others may write to is not used. Wait policies are not kept.
+"""
+
+import hashlib
+import os
+import sys
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Final
+
+import llvmlite  # type: ignore[import-untyped]
+import numba
+import numpy as np
+from numba import types
+
+from shmsim.sim.events.compiling import compiled, first_word
+from shmsim.sim.events.engine import run_events
+from shmsim.sim.events.memory import Numbers, Policies, Words
+from shmsim.sim.events.policy import POLICIES_TYPE, quietly
+
+_run_events = compiled(run_events)
+SIGNATURE: Final = types.int64(types.int64[::1], types.float64[::1], POLICIES_TYPE)
+
+
+def enter(s: Words, x: Numbers, policies: Policies) -> int:
+    """Run the engine on arrays, see `run_events`."""
+    return _run_events(first_word(s), first_word(x), policies)
+
+
+@lru_cache(maxsize=1)
+def compiled_engine() -> Any:
+    """The engine's loop: from disk, or compiled, which takes half a minute."""
+    engine = numba.njit(error_model="numpy", nogil=True)(enter)
+    keep_on_disk(engine)
+    with quietly():
+        engine.compile(SIGNATURE)
+    return engine
+
+
+def keep_on_disk(function: Any) -> bool:
+    """Let a compiled function be read from the user's cache and written to it, if that is safe.
+
+    Returns
+    -------
+    bool
+        False if the folder cannot be written, or others can write to it: then nothing is kept.
+    """
+    folder = cache_folder() / f"events-{fingerprint(function.py_func)}"
+    if not _is_safe(folder):
+        return False
+    settings: Any = numba.config
+    before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)
+    try:
+        function.enable_caching()
+    finally:
+        settings.CACHE_DIR = before
+    return True
+
+
+def cache_folder() -> Path:
+    """Where programs of this user keep what they can make again."""
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(chosen) if chosen else Path.home() / ".cache") / "shmsim"
+
+
+def _is_safe(folder: Path) -> bool:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        facts = folder.stat()
+    except OSError:
+        return False
+    return facts.st_uid == os.getuid() and not facts.st_mode & 0o022
+
+
+def fingerprint(function: FunctionType) -> str:
+    """Name of all that a function is compiled from: its code, what that refers to, and versions."""
+    digest = hashlib.sha256()
+    versions = (sys.version, numba.__version__, llvmlite.__version__, np.__version__)
+    digest.update(repr((versions, str(SIGNATURE))).encode())
+    _add(digest, function, None, set())
+    return digest.hexdigest()[:32]
+
+
+def _add(digest: Any, value: Any, user: CodeType | None, seen: set[int]) -> None:
+    """Add a value that compiled code refers to."""
+    value = getattr(value, "py_func", None) or getattr(value, "_defn", value)
+    if isinstance(value, FunctionType):
+        digest.update(f"function {value.__qualname__}".encode())
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        _add_code(digest, value.__code__)
+        for name in _names(value.__code__):
+            if name in value.__globals__:
+                digest.update(name.encode())
+                _add(digest, value.__globals__[name], value.__code__, seen)
+        for cell in value.__closure__ or ():
+            _add(digest, cell.cell_contents, value.__code__, seen)
+    elif isinstance(value, ModuleType):
+        digest.update(f"module {value.__name__}".encode())
+        if not value.__name__.startswith("shmsim."):
+            return  # numba and numpy are told by their versions
+        for name in _names(user) if user else ():
+            if hasattr(value, name):
+                digest.update(name.encode())
+                _add(digest, getattr(value, name), user, seen)
+    elif isinstance(value, tuple):
+        digest.update(f"tuple {len(value)}".encode())
+        for part in value:
+            _add(digest, part, user, seen)
+    elif isinstance(value, bool | int | float | str | np.generic | type | None):
+        digest.update(f"{type(value)} {value!r}".encode())
+    else:
+        raise TypeError(f"compiled code may not refer to {value!r}: nobody knows when it changes")
+
+
+def _add_code(digest: Any, code: CodeType) -> None:
+    digest.update(code.co_code)
+    digest.update(repr((code.co_names, code.co_varnames, code.co_freevars)).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _add_code(digest, constant)
+        else:
+            digest.update(f"{type(constant)} {constant!r}".encode())
+
+
+def _names(code: CodeType) -> list[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names.update(_names(constant))
+    return sorted(names)
