@@ -13,8 +13,8 @@ waits for ticks now and then. ``sched_yield`` gives up the rest of a slice, used
 A waking thread goes where it ran last if that core is idle, else to an idle core, else into the
 queue of the one where it ran last. A core that becomes idle takes a queued thread from another.
 
-Where both are busy, a core with fewer threads than another takes one now and then: of three spinners
-on two cores each gets two thirds, in turns of an eighth of a second.
+Where both are busy, a core with fewer threads than another takes one now and then: of three
+spinners on two cores each gets two thirds, in turns of an eighth of a second.
 
 Not modelled: weights, groups, caches shared by some cores only, loads remembered from earlier (how
 much a core has to do is how many threads want it at the moment).
@@ -33,8 +33,8 @@ from shmsim.records import CoreRow, SliceRow
 from shmsim.sim.clock import VirtualClock
 from shmsim.units import FOREVER_NS, MS, US
 
-#: How often a busy core looks whether another has more to do: so long for each core of the box, less
-#: one tick (a millisecond, and sixteen times that for who is busy).
+#: How often a busy core looks whether another has more to do: so long for each core of the box,
+#: less one tick (a millisecond, and sixteen times that for who is busy).
 _BALANCE_NS: Final = 16 * MS
 #: How often in a row it finds one thread more elsewhere before it takes it. By the source it could
 #: be the second or third time; seen here was a move every 132 ms (median; 116 to 172; three
@@ -506,7 +506,7 @@ class Host:
                 n_found = 0
 
     def _more_to_do_than(self, core: Core) -> int:
-        """By how many threads the fullest core has more than a busy one, if one of them can move."""
+        """How many more threads than a busy core the fullest one has that could give one away."""
         if core.running is None:
             return 0
         movable = [c for c in self.cores if any(t.pinned is None for t in c.queue)]
