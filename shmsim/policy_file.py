@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from shmsim.config import ConfigError, NamedPolicy, policy_from_table
 from shmsim.policies import POLICIES
+from shmsim.policies.parameters import is_penalty, parameters_of
+from shmsim.wait import WaitPolicy
 
 FORMAT: Final = "shmsim-policy"
 VERSION: Final = 1
@@ -22,22 +24,27 @@ def write_policy(path: Path, policy: NamedPolicy, found: dict[str, Any]) -> None
     kind = type(policy.policy).__name__
     if POLICIES.get(kind) is not type(policy.policy):
         raise ValueError(f"a policy file can hold {', '.join(POLICIES)}; got {kind}")
-    fields: dict[str, Any] = policy.policy._asdict()  # type: ignore[attr-defined]
     content = {
         "format": FORMAT,
         "version": VERSION,
         "name": policy.name,
         "kind": kind,
-        # Durations carry their unit, as in a config.
-        "parameters": {
-            name.removesuffix("_ns"): f"{value}ns" if name.endswith("_ns") else value
-            for name, value in fields.items()
-            if name != "mean_wait_ns"  # what was learnt is learnt anew
-        },
+        "parameters": _table(policy.policy),
         "found": found,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _table(policy: WaitPolicy) -> dict[str, Any]:
+    """The parameters as in a config, where durations carry their unit; all is learnt anew."""
+    table: dict[str, Any] = {}
+    for name, value in parameters_of(policy).items():
+        if name == "inner":
+            table[name] = {"kind": type(value).__name__, **_table(value)}
+        elif not is_penalty(policy, name):
+            table[name.removesuffix("_ns")] = f"{value}ns" if name.endswith("_ns") else value
+    return table
 
 
 def read_policy(path: Path) -> NamedPolicy:

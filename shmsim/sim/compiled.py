@@ -6,6 +6,10 @@ of the Python functions they held; the class, and the module or notebook cell th
 as they are and import no numba. A policy without fields needs nothing special: numba takes an empty
 NamedTuple as an argument of no size.
 
+A wrapper calls methods of the policy that it carries as a field. numba knows no methods of a
+NamedTuple, so it is told here that ``plan`` and ``after`` of one are the twins of its class's
+(`overload_method`). What class that is only a value can say: compile a wrapper by one.
+
 Nothing is cached on disk: numba's cache looks at one file, and served stale code after a helper in
 another file had changed. In memory a twin is used again only while the code and everything it
 refers to are the same, so that running a notebook cell again works.
@@ -15,10 +19,12 @@ import dis
 import struct
 from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
-from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import numba
 import numpy as np
+from numba.core import types
+from numba.core.extending import overload_method
 
 from shmsim.tape import Tape
 from shmsim.units import S
@@ -59,13 +65,14 @@ class CompiledPolicy(NamedTuple):
     after: Callable[[Any, WaitContext, WaitOutcome], Any]
 
 
-def compile_policy(policy_type: type[WaitPolicy]) -> CompiledPolicy:
+def compile_policy(policy: type[WaitPolicy] | WaitPolicy) -> CompiledPolicy:
     """Compile the methods of a policy class.
 
     Parameters
     ----------
-    policy_type
-        A NamedTuple of int, float and bool fields (or NamedTuples and tuples of fixed length of
+    policy
+        The class, or a value of it: a wrapper round any policy must be given as a value. A
+        NamedTuple of int, float and bool fields (or NamedTuples and tuples of fixed length of
         these) with the methods of `WaitPolicy`; it may live in a module or in a notebook.
 
     Returns
@@ -80,13 +87,15 @@ def compile_policy(policy_type: type[WaitPolicy]) -> CompiledPolicy:
         If the class leaves the subset that numba compiles, or a number has another type on some
         branch than the field it goes to. Names the class, the method, the reason and the way out.
     """
+    policy_type: Any = policy if isinstance(policy, type) else type(policy)
+    value = None if isinstance(policy, type) else policy
     name = policy_type.__name__
     if not issubclass(policy_type, tuple) or not hasattr(policy_type, "_fields"):
         raise TypeError(
             f"{name} is no NamedTuple, so it has no compiled twin; write "
             f"'class {name}(NamedTuple):' with its parameters and what it learns as fields"
         )
-    self_type = _type_of(_example(policy_type, name))
+    self_type = _type_of(_example(policy_type, name, value))
     return CompiledPolicy(
         _compile(policy_type, "plan", (self_type, _CONTEXT_TYPE), _PLAN_TYPE),
         _compile(policy_type, "after", (self_type, _CONTEXT_TYPE, _OUTCOME_TYPE), self_type),
@@ -99,7 +108,7 @@ def _compile(policy_type: type[Any], method: str, arguments: tuple[Any, ...], re
     if not isinstance(function, FunctionType):
         raise TypeError(f"{where} must be a plain method (def {method}(self, ...)), got {function}")
     try:
-        twin = _twin(function, ())
+        twin = _twin(function, (), arguments[0])
         twin.compile(arguments)
     except Exception as error:  # numba has some dozen kinds, not all of one family
         raise TypeError(f"{where} does not compile: {_reason(error)}. {_WAY_OUT}") from error
@@ -112,8 +121,18 @@ def _compile(policy_type: type[Any], method: str, arguments: tuple[Any, ...], re
     return twin
 
 
-def _example(kind: Any, where: str) -> Any:
-    """A value of an annotated type, for numba to take the type from."""
+def _example(kind: Any, where: str, value: Any = None) -> Any:
+    """A value of an annotated type, for numba to take the type from.
+
+    Where the annotation leaves it open, as that of a wrapped policy does, ``value`` says it.
+    """
+    if isinstance(kind, TypeVar):
+        if not hasattr(value, "_fields"):
+            raise TypeError(
+                f"{where} can be any policy; compile the wrapper by a value, such as "
+                "compile_policy(Clamped(Park())), whose inner policy is a NamedTuple"
+            )
+        return _example(type(value), where, value)
     if kind in (int, float, bool):
         return kind()
     if isinstance(kind, type) and hasattr(kind, "_fields"):
@@ -121,7 +140,10 @@ def _example(kind: Any, where: str) -> Any:
             hints = get_type_hints(kind)
         except NameError as error:
             raise TypeError(f"cannot read the annotations of {where}: {error}") from None
-        return kind(*[_example(hints.get(f), f"{where}.{f}") for f in kind._fields])
+        given = value if isinstance(value, kind) else None
+        return kind(
+            *[_example(hints.get(f), f"{where}.{f}", getattr(given, f, None)) for f in kind._fields]
+        )
     if get_origin(kind) is tuple and ... not in get_args(kind):
         return tuple(_example(part, where) for part in get_args(kind))
     raise TypeError(
@@ -143,13 +165,41 @@ def _reason(error: Exception) -> str:
     return why.rstrip(".: ") + place
 
 
+# Methods of a policy that is a field of another. Each type of field has a twin of its own: in a
+# wrapper round a wrapper of its class numba would else see a function that calls itself.
+
+# Lowering a call of a method asks `if signature.recvr`, and the type of a policy without fields has
+# the length 0: it would drop the receiver. Types without a length are true anyway.
+types.BaseNamedTuple.__bool__ = lambda _: True  # type: ignore[attr-defined]
+
+
+@overload_method(types.BaseNamedTuple, "plan")
+def _plan_of_field(policy: Any, ctx: Any) -> Any:
+    twin = _twin(policy.instance_class.plan, (), policy)
+
+    def plan(policy: Any, ctx: Any) -> Any:
+        return twin(policy, ctx)
+
+    return plan
+
+
+@overload_method(types.BaseNamedTuple, "after")
+def _after_of_field(policy: Any, ctx: Any, outcome: Any) -> Any:
+    twin = _twin(policy.instance_class.after, (), policy)
+
+    def after(policy: Any, ctx: Any, outcome: Any) -> Any:
+        return twin(policy, ctx, outcome)
+
+    return after
+
+
 # Rebuilding a function with compiled twins in its globals.
 
 #: Twins by what they were made of: code, defaults and everything the code refers to.
 _TWINS: Final[dict[Any, Any]] = {}
 
 
-def _twin(function: FunctionType, callers: tuple[FunctionType, ...]) -> Any:
+def _twin(function: FunctionType, callers: tuple[FunctionType, ...], receiver: Any = None) -> Any:
     if function in callers:
         raise RecursionError(f"{function.__name__} calls itself; write a loop")
     callers = (*callers, function)
@@ -166,6 +216,7 @@ def _twin(function: FunctionType, callers: tuple[FunctionType, ...]) -> Any:
         _key(tuple((function.__kwdefaults__ or {}).items())),
         tuple((name, _key(value)) for name, value in replaced.items()),
         tuple(_key(value) for value in enclosed),
+        receiver,
     )
     if key not in _TWINS:
         rebuilt = FunctionType(
@@ -271,8 +322,8 @@ def check_policy(policy: WaitPolicy, n_waits: int = 100_000, seed: int = 1) -> N
     >>> check_policy(SpinThenPark(50_000), n_waits=1_000)
     """
     name = type(policy).__name__
-    plan_compiled, after_compiled = compile_policy(type(policy))
-    _check_fields(policy, _example(type(policy), name), name)
+    plan_compiled, after_compiled = compile_policy(policy)
+    _check_fields(policy, _example(type(policy), name, policy), name)
     state: Any = policy
     state_compiled: Any = policy
     for index, (ctx, outcome) in enumerate(random_waits(n_waits, seed)):

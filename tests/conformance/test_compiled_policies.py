@@ -6,16 +6,27 @@ import pytest
 
 from shmsim.policies import (
     POLICIES,
-    PRESETS,
     BusySpin,
+    Clamped,
+    EmaGrace,
     GraceThenPark,
     GraceThenPoll,
+    GrowShrink,
+    HazardBayes,
+    HybridFraction,
+    Ladder,
+    Park,
+    Pas,
+    PlanHedge,
+    QuantileDoze,
     SpinThenPark,
+    StepAhead,
     WakeAhead,
 )
 from shmsim.sim.compiled import check_policy, compile_policy, random_waits
 from shmsim.units import FOREVER_NS, MS, US, S
 from shmsim.wait import KIND_NAMES, SITE_NAMES
+from tests.every_policy import EVERY_POLICY
 
 OTHER_SETTINGS = [
     SpinThenPark(0),
@@ -27,6 +38,15 @@ OTHER_SETTINGS = [
     WakeAhead(250 * US, 0.013, mean_wait_ns=1.5e6),
     WakeAhead(80 * US, 0.5, rehearse=True),
     WakeAhead(60 * S),
+    Ladder(0, 0, 1, 0, 0),
+    GrowShrink(1, 0, 1000, 1),
+    EmaGrace(1e-6, 1, 1),
+    HybridFraction(1.0, 1, self_measured=True),
+    Pas(0.999, 0.999, 1, doze=True),
+    QuantileDoze(1.0, deaf=True),
+    PlanHedge(1.0, 1.0),
+    HazardBayes(by_class=False, clamp=1e-6),
+    StepAhead(rehearse=True, clamp=1.0),
 ]
 
 
@@ -86,19 +106,31 @@ UNCHANGED = "    def after(self, ctx, outcome):\n        return self\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", PRESETS.values(), ids=PRESETS)
-def test_a_preset_gives_the_same_bits_compiled(policy):
-    check_policy(policy, 100_000)
+@pytest.mark.parametrize("policy", EVERY_POLICY.values(), ids=EVERY_POLICY)
+def test_a_policy_gives_the_same_bits_compiled(policy):
+    check_policy(policy, 30_000)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", OTHER_SETTINGS, ids=repr)
 def test_a_policy_gives_the_same_bits_compiled_in_any_setting(policy):
-    check_policy(policy, 100_000, seed=2)
+    check_policy(policy, 30_000, seed=2)
 
 
 def test_every_policy_is_checked():
-    assert {type(p) for p in [*PRESETS.values(), *OTHER_SETTINGS]} == set(POLICIES.values())
+    assert {type(p) for p in EVERY_POLICY.values()} == set(POLICIES.values())
+
+
+def test_a_policy_in_a_wrapper_is_compiled_with_it_whatever_it_is():
+    for inner in (Park(), StepAhead(), Clamped(BusySpin())):
+        check_policy(Clamped(inner, 0.5), 500)
+
+
+def test_a_wrapper_needs_a_value_for_nobody_knows_what_is_in_it_by_its_class():
+    with pytest.raises(TypeError, match=r"Clamped.inner can be any policy; .*Clamped\(Park\(\)\)"):
+        compile_policy(Clamped)
+    with pytest.raises(TypeError, match=r"Clamped.inner can be any policy"):
+        compile_policy(Clamped(3))
 
 
 def test_a_policy_from_a_notebook_cell_passes_with_its_helpers_closures_and_constants():

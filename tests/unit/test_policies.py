@@ -13,43 +13,26 @@ from shmsim.policies import (
     WakeAhead,
     YieldSpin,
 )
-from shmsim.units import MS, US, S
+from shmsim.units import MS, S
 from shmsim.wait import (
     DOZE,
     PARK,
     POLL,
     SPIN,
     YIELD,
-    StageCpu,
-    WaitContext,
     WaitCosts,
-    WaitOutcome,
     block_penalty_ns,
     check_plan,
     only,
     then_park,
 )
+from tests.every_policy import EVERY_POLICY
+from tests.unit.waits import after_waits, context
 
-COSTS = WaitCosts(60 * US, 15 * US, 80 * US, 120 * US, 10.0)
 DURATIONS = st.integers(0, 10**11)
 
 
-def context(*, since_seen_ns=0, pending=True, costs=COSTS):
-    return WaitContext(0, 0, since_seen_ns, pending, 4, 0, 4000, 0.5, costs)
-
-
-def outcome(published_after_ns):
-    seen_ns = max(published_after_ns, 0)
-    return WaitOutcome(published_after_ns, seen_ns, 0, StageCpu(0, 0, 0, 0), 0, False, 0)
-
-
-def after_waits(policy, *waits_ns, pending=True):
-    for wait_ns in waits_ns:
-        policy = policy.after(context(pending=pending), outcome(wait_ns))
-    return policy
-
-
-@pytest.mark.parametrize("policy", PRESETS.values(), ids=PRESETS)
+@pytest.mark.parametrize("policy", EVERY_POLICY.values(), ids=EVERY_POLICY)
 @given(since_seen_ns=DURATIONS, pending=st.booleans(), waits=st.lists(DURATIONS, max_size=4))
 def test_every_policy_answers_with_a_plan_that_can_be_carried_out(
     policy, since_seen_ns, pending, waits

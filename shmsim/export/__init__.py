@@ -1,0 +1,1 @@
+"""From a policy to the settings that a serving engine really has, in its own units."""

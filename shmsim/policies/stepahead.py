@@ -1,0 +1,300 @@
+"""Expects the end of each step from what is in its batch, and is awake when it is likely."""
+
+import math
+from typing import Final, NamedTuple
+
+from shmsim.policies.always import PARK_ONLY
+from shmsim.policies.hazard import best_course, cost_of_course, plan_of
+from shmsim.policies.line import (
+    Features,
+    Line,
+    expected_ns,
+    features_of,
+    first_line,
+    innovation,
+    learn_line,
+    reopened,
+)
+from shmsim.policies.spread import Spread, learn_spread
+from shmsim.wait import (
+    SPIN,
+    WaitContext,
+    WaitCosts,
+    WaitOutcome,
+    WaitPlan,
+    block_penalty_ns,
+    then_park,
+)
+
+_LEAST_NS: Final = 10_000.0  # shorter expectations are no scale for relative errors
+_MOST_NS: Final = 86_400e9
+_VARIANCE: Final = math.pi * math.pi / 3.0  # of a logistic law of scale 1
+_WIDE: Final = Spread(0.15, 0.15, 0.02)
+_STRAY: Final = 4.5  # standard deviations
+_RUN: Final = 3  # so many strays in a row on one side are a change, and no strays
+_WORTH: Final = 0.95  # of the price of parking: what promises less of a gain is not worth it
+_WARM: Final = 64  # waits after which all count alike
+_MEMORY: Final = 1.0 / _WARM
+_WEIGHED: Final = 4  # every so many waits it weighs its own law against other ways: that is dear
+_WEIGHT: Final = 1.0 / 32.0
+_OWN_NS: Final = 12_000.0  # what a plan and its successor take in CPython (docs/policies.md)
+_REST: Final = 15  # waits it sleeps through undecided where deciding costs more than it gains
+_HELD: Final = 8  # waits to park for once the core was taken away
+
+
+class Known(NamedTuple):
+    """What `StepAhead` has learnt.
+
+    Parameters
+    ----------
+    n
+        Waits learnt from; once warm it goes round.
+    line
+        Expectation by features.
+    spread
+        How waits fall round it.
+    run
+        Strays in a row, negative on the early side.
+    overshoot_ns
+        Mean lateness of a doze; negative while none was seen.
+    wake_ns
+        Mean delay of a doorbell; negative while none was seen.
+    own, spun
+        Running costs, in penalties, of what it would do by its own law, and of spinning as long
+        as the clamp allows; parking costs 1.
+    held
+        Waits to park for, since the core was taken away.
+    """
+
+    n: int
+    line: Line
+    spread: Spread
+    run: int
+    overshoot_ns: float
+    wake_ns: float
+    own: float
+    spun: float
+    held: int
+
+
+UNKNOWN: Final = Known(0, first_line(0.0), _WIDE, 0, -1.0, -1.0, 0.5, 1.0, 0)
+
+
+class StepAhead(NamedTuple):
+    """Doze until the event becomes likely, rehearse, spin while it stays likely, then park.
+
+    Step time follows from the batch, which both sides know: a line through decode sequences,
+    prompt tokens and context (recursive least squares, errors relative) says when the event is
+    expected, and a running two-sided logistic law how it falls round that. With B the block
+    penalty, spinning is right exactly where ``B hazard > 1``; for that law both ends of the
+    stretch have closed forms, so nothing is refitted and nothing searched. waits.md sections 3
+    and 7; nobody was found to have built it.
+
+    Guards: an arrival (``pending`` false) parks at once and teaches nothing. It spins for at most
+    ``B / clamp``. A taken core parks the next eight waits. A timer later than a fifth of the wait
+    is not used. Three strays in a row on one side are a change of level: the line is reopened.
+    And as the stamp tells what each way would have cost, it parks, or spins for as long as it
+    may, while its own law does worse than that; where nothing is to be gained it parks and looks
+    at every sixteenth wait only, for deciding costs CPU too.
+
+    `expectation_ns` alone says when an event is expected: an end that the producer announces would
+    come in there.
+
+    Parameters
+    ----------
+    rehearse
+        Whether to rehearse the work that follows, between the doze and the spin.
+    clamp
+        B over the longest spin, in (0, 1]: 0.25 costs at most five times parking in the worst
+        case.
+    learnt
+        State.
+    learnt_rest
+        Waits to park for before the next look, since nothing is to be gained.
+    """
+
+    rehearse: bool = False
+    clamp: float = 0.25
+    learnt: Known = UNKNOWN
+    learnt_rest: int = 0
+
+    def plan(self, ctx: WaitContext) -> WaitPlan:
+        """Plan round the instant at which this step is expected to end."""
+        known = self.learnt
+        if not ctx.pending or self.learnt_rest > 0 or known.held > 0:
+            return PARK_ONLY
+        costs = costs_by_experience(known, ctx.costs)
+        penalty_ns = block_penalty_ns(costs)
+        if known.n == 0:
+            return then_park(SPIN, penalty_ns, 0)
+        if known.own > _WORTH or known.own > known.spun:
+            if known.spun < 1.0:
+                return then_park(SPIN, longest_ns(penalty_ns, self.clamp), 0)
+            return PARK_ONLY
+        mean_ns = expectation_ns(known, features_of(ctx))
+        overshoot_ns = overshoot_of(known, ctx)
+        course = best_course(mean_ns, known.spread, overshoot_ns, costs, self.clamp)
+        if course.end_ns <= 0.0:
+            return PARK_ONLY
+        return plan_of(course, costs, self.rehearse)
+
+    def after(self, ctx: WaitContext, outcome: WaitOutcome) -> "StepAhead":
+        """Learn from when the event was published, whatever this wait slept through."""
+        known = self.learnt
+        if not ctx.pending:
+            return self
+        if self.learnt_rest > 1:
+            return StepAhead(self.rehearse, self.clamp, known, self.learnt_rest - 1)
+        held = _HELD if outcome.preempted > 0 else known.held - 1 if known.held > 0 else 0
+        known = learn(known, ctx, outcome, self.clamp, held, self.learnt_rest > 0)
+        rest = _REST if is_idle(known, ctx.costs) else 0
+        return StepAhead(self.rehearse, self.clamp, known, rest)
+
+
+def is_idle(known: Known, costs: WaitCosts) -> bool:
+    """Whether parking is best by more than deciding costs, with some experience."""
+    if known.n < _WARM or known.spun < 1.0:
+        return False
+    return (1.0 - known.own) * block_penalty_ns(costs) < _OWN_NS
+
+
+def longest_ns(penalty_ns: int, clamp: float) -> int:
+    """For how long to spin at most."""
+    most_ns = penalty_ns / clamp
+    return int(most_ns) if most_ns < _MOST_NS else int(_MOST_NS)
+
+
+def expectation_ns(known: Known, x: Features) -> float:
+    """When the event is expected, from the start of the wait."""
+    return clipped(expected_ns(known.line, x))
+
+
+def clipped(mean_ns: float) -> float:
+    """An expectation that can be planned with."""
+    if mean_ns < _LEAST_NS:
+        return _LEAST_NS
+    return mean_ns if mean_ns < _MOST_NS else _MOST_NS
+
+
+def overshoot_of(known: Known, ctx: WaitContext) -> float:
+    """How late a doze ends, by experience; before that half the calibrated 99th percentile."""
+    if known.overshoot_ns < 0.0:
+        return 0.5 * ctx.costs.timer_overshoot_ns
+    return known.overshoot_ns
+
+
+def costs_by_experience(known: Known, costs: WaitCosts) -> WaitCosts:
+    """The calibrated costs, with the wake latency that its own waits had.
+
+    It grows with the time asleep, which no single number of a calibration can say.
+    """
+    if known.wake_ns < 0.0:
+        return costs
+    return WaitCosts(
+        int(known.wake_ns),
+        costs.block_cpu_ns,
+        costs.timer_overshoot_ns,
+        costs.rehearsal_ns,
+        costs.delay_price,
+    )
+
+
+def learn_wake(wake_ns: float, ctx: WaitContext, outcome: WaitOutcome) -> float:
+    """The mean delay of a doorbell after one more wait."""
+    if not outcome.belled or outcome.published_after_ns <= 0:
+        return wake_ns
+    now_ns = float(outcome.seen_after_ns - outcome.published_after_ns)
+    if wake_ns < 0.0:
+        wake_ns = float(ctx.costs.wake_latency_ns)
+    most_ns = 4.0 * wake_ns + 1_000.0  # a core that was late for its own reasons
+    return wake_ns + _MEMORY * ((now_ns if now_ns < most_ns else most_ns) - wake_ns)
+
+
+def learn(
+    known: Known, ctx: WaitContext, outcome: WaitOutcome, clamp: float, held: int, has_rested: bool
+) -> Known:
+    """What is known after one more wait."""
+    wait_ns = float(outcome.published_after_ns)
+    if wait_ns > _MOST_NS:
+        wait_ns = _MOST_NS
+    late_ns = known.overshoot_ns
+    if outcome.overshoot_ns > 0:
+        now_ns = float(outcome.overshoot_ns)
+        late_ns = now_ns if late_ns < 0.0 else late_ns + _MEMORY * (now_ns - late_ns)
+    if known.n == 0:
+        line = first_line(clipped(wait_ns))
+        return Known(1, line, _WIDE, 0, late_ns, known.wake_ns, known.own, known.spun, held)
+    x = features_of(ctx)
+    mean_ns = expectation_ns(known, x)
+    n = known.n + 1 if known.n < _WARM + _WEIGHED - 1 else _WARM
+    wake_ns = learn_wake(known.wake_ns, ctx, outcome)
+    own, spun = known.own, known.spun
+    if has_rested or n % _WEIGHED == 0:
+        costs = costs_by_experience(known, ctx.costs)
+        weighed = weigh(known, mean_ns, wait_ns, overshoot_of(known, ctx), costs, clamp)
+        own += _WEIGHT * (weighed.own - own)
+        spun += _WEIGHT * (weighed.spun - spun)
+
+    # Relative to whichever is longer: an expectation far too short is no scale.
+    scale_ns = wait_ns if wait_ns > mean_ns else mean_ns
+    off = (wait_ns - expected_ns(known.line, x)) / scale_ns
+    spread = known.spread
+    scale = 0.5 * (spread.left + spread.right)
+    noise = _VARIANCE * scale * scale
+    found = innovation(known.line, x, scale_ns)
+    most = _STRAY * math.sqrt(noise + found.variance)
+    run = 0
+    is_stray = off > most or off < -most
+    line = known.line
+    if is_stray:
+        run = known.run + 1 if off > 0.0 else known.run - 1
+        if known.run * run < 0:
+            run = 1 if off > 0.0 else -1
+        if run >= _RUN or run <= -_RUN:
+            line = reopened(line)
+            return Known(
+                2,
+                learn_line(line, innovation(line, x, scale_ns), off, noise),
+                _WIDE,
+                0,
+                late_ns,
+                wake_ns,
+                own,
+                spun,
+                held,
+            )
+        off = most if off > 0.0 else -most
+    else:
+        line = learn_line(line, found, off, noise)
+    # Less what the uncertain line accounts for.
+    off *= math.sqrt(noise / (noise + found.variance))
+    weight = 1.0 / n
+    if weight < _MEMORY:
+        weight = _MEMORY
+    spread = learn_spread(spread, off, is_stray, weight)
+    return Known(n, line, spread, run, late_ns, wake_ns, own, spun, held)
+
+
+class Weighed(NamedTuple):
+    """What two ways to wait would have cost in one wait, in penalties."""
+
+    own: float
+    spun: float
+
+
+def weigh(
+    known: Known,
+    mean_ns: float,
+    wait_ns: float,
+    overshoot_ns: float,
+    costs: WaitCosts,
+    clamp: float,
+) -> Weighed:
+    """What its own law, and spinning for as long as it may, would have cost in this wait."""
+    penalty_ns = float(block_penalty_ns(costs)) + 1.0
+    course = best_course(mean_ns, known.spread, overshoot_ns, costs, clamp)
+    own = cost_of_course(course, wait_ns, overshoot_ns, costs) / penalty_ns
+    spun = wait_ns / penalty_ns
+    if spun > 1.0 / clamp:
+        spun = 1.0 / clamp + 1.0
+    return Weighed(own, spun if spun > 0.0 else 0.0)

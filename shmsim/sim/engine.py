@@ -1,0 +1,120 @@
+"""Which engine runs a config: the fastest that gives the bits of the definition, SimPy."""
+
+import importlib
+from typing import Any, Final
+
+from shmsim.config import RunConfig
+from shmsim.profile import MachineProfile
+from shmsim.records import RunRecords
+from shmsim.wait import WaitPolicy
+
+#: From the fastest to the one that can run everything.
+ENGINES: Final = ("recurrence", "events", "simpy")
+
+
+def choose(config: RunConfig, profile: MachineProfile, engine: str = "auto") -> str:
+    """Name the engine for a config.
+
+    Parameters
+    ----------
+    config, profile
+        As of `shmsim.sim.run.simulate`.
+    engine
+        One of `ENGINES`, or ``"auto"`` for the first of them that can run the config.
+
+    Raises
+    ------
+    ValueError
+        If there is no engine of that name, or it cannot run the config; says why, and which can.
+    """
+    if engine != "auto" and engine not in ENGINES:
+        raise ValueError(f"no engine {engine!r}; there are auto, {', '.join(ENGINES)}")
+    if engine != "auto":
+        reason = _reason(engine, config, profile)
+        if reason is not None:
+            able = [name for name in ENGINES if _reason(name, config, profile) is None]
+            raise ValueError(
+                f"the engine {engine!r} cannot run this config: {reason}; take "
+                f"{' or '.join(map(repr, able))}, or 'auto'"
+            )
+        return engine
+    return next(name for name in ENGINES if _reason(name, config, profile) is None)
+
+
+def simulate_with(
+    config: RunConfig,
+    policy: WaitPolicy,
+    profile: MachineProfile,
+    replication: int = 0,
+    engine: str = "auto",
+) -> RunRecords:
+    """`shmsim.sim.run.simulate` by any engine; all give the same records, bit for bit.
+
+    Parameters
+    ----------
+    config, policy, profile, replication
+        As of `simulate`.
+    engine
+        As of `choose`.
+
+    Raises
+    ------
+    ValueError
+        As of `choose`, and where `simulate` raises one.
+    TypeError
+        If the policy does not compile and an engine was named that needs it to; with ``"auto"``
+        such a policy runs in SimPy.
+    """
+    name = choose(config, profile, engine)
+    if engine == "auto" and name != "simpy" and not _compiles(policy):
+        name = "simpy"
+    if name == "recurrence":
+        from shmsim.sim.recurrence import UndecidedError, simulate_recurrence
+
+        try:
+            return simulate_recurrence(config, policy, profile, replication)
+        except UndecidedError:
+            if engine != "auto":
+                raise
+            has_events = _reason("events", config, profile) is None
+            name = "events" if has_events else "simpy"
+    if name == "events":
+        records: RunRecords = _events().simulate_events(config, policy, profile, replication)
+        return records
+    from shmsim.sim.run import simulate
+
+    return simulate(config, policy, profile, replication)
+
+
+def _reason(engine: str, config: RunConfig, profile: MachineProfile) -> str | None:
+    """Why an engine cannot run a config; numba is loaded only where it is asked for."""
+    if engine == "recurrence":
+        from shmsim.sim.recurrence import refuses
+
+        return refuses(config, profile)
+    if engine == "events":
+        events = _events()
+        if events is None:
+            return "it is not part of this installation"
+        reason: str | None = events.supports(config, profile)
+        return reason
+    return None
+
+
+def _events() -> Any:
+    """The package of the event engine; None if there is none."""
+    try:
+        found = importlib.import_module("shmsim.sim.events")
+    except ImportError:
+        return None
+    return found if hasattr(found, "supports") else None
+
+
+def _compiles(policy: WaitPolicy) -> bool:
+    from shmsim.sim.compiled import check_policy
+
+    try:
+        check_policy(policy, 0)
+    except TypeError:
+        return False
+    return True

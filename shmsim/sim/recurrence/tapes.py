@@ -1,0 +1,236 @@
+"""One tape of one engine: requests, costs, random numbers and sizes that all policies share."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from shmsim.config import RunConfig
+from shmsim.distribution import Curve
+from shmsim.profile import AT_DEVICE, MachineProfile
+from shmsim.sim.contended import CARRYING
+from shmsim.sim.loop import _reply_bytes, _request_bytes
+from shmsim.sim.recurrence import device
+from shmsim.sim.recurrence.luck import (
+    COMPLETE,
+    DECODE_REPLY,
+    DECODE_REQUEST,
+    ENCODE_REPLY,
+    ENCODE_REQUEST,
+    ENTER,
+    EXIT,
+    LAUNCH,
+    MARGIN,
+    PLAN,
+    PUBLISH,
+    READ,
+    SCHEDULE,
+    Luck,
+    Windows,
+)
+from shmsim.sim.recurrence.state import REQUEST
+from shmsim.tape import Tape
+
+# A window is small enough for the caches, and long enough that its start costs nothing.
+_LEAST_STEPS: Final = 256
+_MOST_STEPS: Final = 1 << 13
+_MOST_NUMBERS: Final = 1 << 20
+_FIRST_SIZED: Final = 256
+
+_THREAD_COSTS: Final = ("ring_publish", "notify_unarmed", "notify_armed", "notify_further")
+_SITE_COSTS: Final = (
+    "wait_enter", "spin_detection", "yield_detection", "wake_latency", "park_cpu",
+    "timer_overshoot", "doze_cpu",
+)  # fmt: skip
+_RESTS: Final = ("spin", "park", "doze", "rehearsal")
+
+
+class SharedTape:
+    """What every policy on one tape meets.
+
+    Parameters
+    ----------
+    config, profile
+        What to run, on which costs.
+    tape
+        Of this engine.
+    name
+        Before the names of its processes, as of `shmsim.sim.loop.StepLoop`.
+    policy_names
+        Names of the classes of policies, each of which costs what it costs.
+    device_policy_name
+        Of those who wait for the device; empty: nobody does by policy.
+
+    Attributes
+    ----------
+    requests
+        As at the start, shape ``(n_requests,)``.
+    luck, law, factors
+        For the compiled loop; the last hold the luck of steps on the device, by step modulo their
+        number.
+    sizes
+        Bytes of the first call and of the reply by sequences in the batch, shape ``(2, n)``.
+    window_steps
+        How many steps a window goes on by.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        profile: MachineProfile,
+        tape: Tape,
+        name: str,
+        policy_names: Iterable[str],
+        device_policy_name: str,
+    ) -> None:
+        """Draw the requests and the first window."""
+        self.config = config
+        self.profile = profile
+        self.name = name
+        workload = config.workload.build(tape)
+        self.is_closed = workload.concurrency > 0
+        self.n_at_start = min(workload.concurrency, len(workload.requests))
+        self.requests = np.zeros(len(workload.requests), REQUEST)
+        for field, column in zip(
+            ("arrival_ns", "prompt", "output"), zip(*workload.requests, strict=True), strict=True
+        ):
+            self.requests[field] = column
+        if self.is_closed:
+            self.requests["arrival_ns"] = 0
+            self.requests["after_idle"][0] = 1
+        step_time = config.device.step_time
+        self.law = device.pack(step_time)
+        self._step_time = step_time
+        self.window_steps = self._fitting_steps()
+        self._windows = windows = Windows(tape, self.window_steps)
+        self._add_costs(windows, policy_names, device_policy_name)
+        self._noise = tape.generator("device", "step") if device.varies(step_time) else None
+        self._n_windows = 0
+        self.factors = np.ones(1)
+        if self._noise is not None:
+            self.factors = self._draw_factors(2 * self.window_steps)
+        self.luck: Luck = windows.open()
+        scheduler, *workers = self.actor_costs
+        of_scheduler = ((SCHEDULE, ENCODE_REQUEST, PUBLISH), (EXIT, READ, DECODE_REPLY, COMPLETE))
+        of_worker = ((ENCODE_REPLY, PUBLISH), (EXIT, READ, DECODE_REQUEST, LAUNCH))
+        #: What each thread does before a publication and after a wait, see `ACTOR`.
+        self.actor_sums_ns = [
+            [windows.constant_sum_ns(first + cost for cost in costs) for costs in sums]
+            for first, sums in [(scheduler, of_scheduler), *((w, of_worker) for w in workers)]
+        ]
+        self.sizes: Any = None
+        self.size_up(min(config.engine.max_sequences + 1, _FIRST_SIZED))
+
+    @property
+    def stop_step(self) -> int:
+        """The step at which the window ends."""
+        return (1 + self._n_windows) * self.window_steps + MARGIN
+
+    def move_on(self) -> None:
+        """Draw the next window."""
+        self._n_windows += 1
+        self._windows.move_on()
+        if self._noise is not None:
+            # A ring of two windows: the newer half takes the place of the older one.
+            at = (1 + self._n_windows) % 2 * self.window_steps
+            self.factors[at : at + self.window_steps] = self._draw_factors(self.window_steps)
+
+    def begin_sums_ns(self, decisions: list[int]) -> list[int]:
+        """What it takes to begin a wait at each site, given where its costs of deciding begin."""
+        pairs = zip(self.site_costs, decisions, strict=True)
+        return [
+            self._windows.constant_sum_ns((site + ENTER, decision + PLAN))
+            for site, decision in pairs
+        ]
+
+    def size_up(self, n: int) -> None:
+        """Know the sizes of messages about fewer than ``n`` sequences."""
+        n = min(n, self.config.engine.max_sequences + 1)
+        self.sizes = np.array(
+            [[size(i) for i in range(n)] for size in (_request_bytes, _reply_bytes)], np.int64
+        )
+
+    def _draw_factors(self, n: int) -> Any:
+        assert self._noise is not None, "a law without luck draws nothing"
+        return device.factors(self._step_time, self._noise.random(n))
+
+    def _fitting_steps(self) -> int:
+        """A power of two: not much longer than the run, and not too long to be held."""
+        engine = self.config.engine
+        at_once = min(engine.max_sequences, self.n_at_start or 1)
+        n_steps = int(self.requests["output"].sum()) // at_once + len(self.requests)
+        most = _MOST_NUMBERS // (40 * engine.workers)
+        most = max(_LEAST_STEPS, min(n_steps, most, _MOST_STEPS))
+        return 1 << (most - 1).bit_length()
+
+    # Costs, in the order of `shmsim.sim.recurrence.luck`.
+
+    def _add_costs(
+        self, windows: Windows, policy_names: Iterable[str], device_policy_name: str
+    ) -> None:
+        engine, handoff, costs = self.config.engine, self.config.handoff, self.profile.costs
+        n_calls, is_async = engine.calls_per_step, engine.scheduling == "async"
+        n_rounds = 1 if is_async else n_calls
+        self.n_replies = n_replies = engine.workers if handoff.replies == "all" else 1
+        scheduler = f"{self.name}scheduler"
+
+        def add(entity: str, names: Iterable[str], rate: int, fixed: int = 0) -> list[int]:
+            return [
+                windows.add(costs[name], entity, name, rate, fixed)
+                if name in costs and (rate or fixed)
+                else windows.constant()
+                for name in names
+            ]
+
+        self.actor_costs = [add(scheduler, _THREAD_COSTS, n_calls)[0]]
+        add(scheduler, ("wait_exit", "ring_read"), n_replies * n_rounds)
+        add(scheduler, ("schedule",), 1)
+        add(scheduler, ("encode_request",), n_calls)
+        add(scheduler, ("decode_reply",), n_rounds)
+        add(scheduler, ("complete",), 1)
+        # An arrival ends each idle period, so there are no more of them than requests.
+        n_idles = 0 if self.is_closed else len(self.requests)
+        add(f"{scheduler} idle", ("timer_overshoot", "doze_cpu", "slow_after_park"), 0, n_idles)
+        for rank in range(engine.workers):
+            worker = f"{self.name}worker{rank}"
+            rate = 0 if rank >= n_replies else n_rounds
+            self.actor_costs.append(add(worker, _THREAD_COSTS, rate)[0])
+            add(worker, ("wait_exit", "ring_read", "decode_request"), n_calls)
+            add(worker, ("launch",), 1)
+            add(worker, ("encode_reply",), rate)
+            add(worker, ("device_return",), 1)
+            add(f"{worker} end", ("worker_slow_after_doze",), 1)
+            add(worker, ("d2h",), 1 if self.config.payload.output_bytes else 0)
+
+        self.site_costs: list[int] = []
+        # Where the costs of deciding begin at each site, by class of policies.
+        self.decision_costs: dict[str, list[int]] = {name: [] for name in policy_names}
+        self.device_decision_costs: list[int] = []
+
+        def add_site(entity: str, rate: int, worker: str, prefix: str = "") -> None:
+            rest = (f"{worker}rehearsal", CARRYING, *(f"{worker}slow_after_{x}" for x in _RESTS))
+            ids = []
+            for name in (*_SITE_COSTS, *rest):
+                curve = costs.get(prefix + name) or costs.get(name)
+                ids.append(windows.add(curve, entity, name, rate) if curve else windows.constant())
+            windows.add(None, entity, "policy", rate)
+            self.site_costs.append(ids[0])
+
+        def add_decisions(entity: str, rate: int, policy_name: str) -> int:
+            of_policy = self.profile.costs_of_policy(policy_name)
+            curves = [Curve("", (0.0,), (of_policy[what],)) for what in ("plan", "after")]
+            plan = windows.add(curves[0], entity, "plan", rate)
+            windows.add(curves[1], entity, "after", rate)
+            return plan
+
+        sites = [(f"{scheduler}{i or ''}", n_rounds, "") for i in range(n_replies)]
+        workers = [f"{self.name}worker{rank}" for rank in range(engine.workers)]
+        sites += [(worker, n_calls, "worker_") for worker in workers]
+        for entity, rate, worker in sites:
+            add_site(entity, rate, worker)
+            for policy_name, found in self.decision_costs.items():
+                found.append(add_decisions(entity, rate, policy_name))
+        if device_policy_name:
+            for entity in (f"{worker} device" for worker in workers):
+                add_site(entity, 1, "worker_", AT_DEVICE)
+                self.device_decision_costs.append(add_decisions(entity, 1, device_policy_name))

@@ -1,0 +1,317 @@
+"""Runs sweeps of the model on all cores, by the engine that is done first.
+
+All engines give the same bits. SimPy runs a point in each process of a pool; the recurrence runs
+all policies of a tape in threads of this one, once there is so much to do that compiling pays.
+Every point is stored before it counts as done: whatever kills a sweep loses the points in progress
+and nothing else.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from shmsim.config import RunConfig
+from shmsim.figures import figures_of
+from shmsim.metrics import Summary, summarize
+from shmsim.profile import MachineProfile
+from shmsim.sim.engine import choose, simulate_with
+from shmsim.stats.estimate import mean_of_replications
+from shmsim.sweep.key import point_key
+from shmsim.sweep.plan import Point, SweepPlan
+from shmsim.sweep.store import Figures, PointStore, only_one
+from shmsim.sweep.tables import points_table
+from shmsim.tape import Tape
+from shmsim.wait import WaitPolicy
+
+# Compiling an engine for a class of policies takes 10 to 40 s, in which SimPy does so many steps.
+_COMPILES_FROM_STEPS: Final = {"recurrence": 300_000, "events": 1_000_000}
+
+#: Told how many points are done, of how many that are known to be needed.
+Progress = Callable[[int, int], None]
+
+
+def predict(
+    config: RunConfig,
+    policy: WaitPolicy,
+    profile: MachineProfile,
+    replication: int = 0,
+    engine: str = "auto",
+) -> Summary:
+    """The figures of one run, for sliders: the first of a policy class compiles, the others fly.
+
+    Parameters are those of `shmsim.sim.engine.simulate_with`.
+    """
+    if choose(config, profile, engine) == "recurrence" and (engine != "auto" or _compiles(policy)):
+        from shmsim.sim.recurrence import run_many  # with numba, which takes a second to load
+
+        return run_many(config, [policy], profile, replication, threads=1)[0]
+    return summarize(simulate_with(config, policy, profile, replication, engine))
+
+
+def _compiles(policy: WaitPolicy) -> bool:
+    from shmsim.sim.compiled import check_policy
+
+    try:
+        check_policy(policy, 0)
+    except TypeError:
+        return False
+    return True
+
+
+def sweep(
+    plan: SweepPlan,
+    folder: Path | None = None,
+    *,
+    jobs: int = 0,
+    progress: Progress | None = None,
+) -> pa.Table:
+    """Run what a plan asks for and is not there yet.
+
+    Parameters
+    ----------
+    plan
+        What to run; `shmsim.sweep.plan.plan_of` makes one from values.
+    folder
+        Keeps every point, so that a further call runs only what is missing; None keeps nothing.
+    jobs
+        Processes; 0 takes one for each core, 1 none but this one, as policies need that are
+        defined in a notebook.
+    progress
+        Told before the first point and after each.
+
+    Returns
+    -------
+    pyarrow.Table
+        One row for each run, see `shmsim.sweep.tables.points_table`; `shmsim.sweep.tables.results`
+        makes estimates and comparisons of it.
+
+    Raises
+    ------
+    ValueError
+        If a point cannot be run as asked.
+    RuntimeError
+        If another sweep uses the folder, or a process of this one was killed.
+    """
+    with only_one(folder) if folder is not None else nullcontext() as store:
+        found: dict[Point, Figures] = {}
+        with _Runner(plan, folder, store, jobs or len(os.sched_getaffinity(0))) as runner:
+            have = [0] * len(plan.cells)
+            want = [plan.replications] * len(plan.cells)
+            while have != want:
+                todo = [
+                    point
+                    for cell, (first, last) in enumerate(zip(have, want, strict=True))
+                    for point in plan.points(cell, first, last)
+                ]
+                n_before = len(found)
+                if progress is not None:
+                    progress(n_before, n_before + len(todo))
+                for point, figures in runner.run(todo):
+                    found[point] = figures
+                    if progress is not None:
+                        progress(len(found), n_before + len(todo))
+                have, want = want, [_next_n(plan, found, i, n) for i, n in enumerate(want)]
+        return points_table(plan, found)
+
+
+def _next_n(plan: SweepPlan, found: dict[Point, Figures], cell: int, n: int) -> int:
+    """How many replications a cell needs: as many as its worst policy, so that all share tapes."""
+    if plan.precision is None:
+        return n
+    most = n
+    for policy in range(len(plan.policies)):
+        values = [found[Point(cell, policy, i)][plan.stop_figure] for i in range(n)]
+        estimate = mean_of_replications(values, confidence=plan.confidence)
+        if estimate.n == n:  # else some runs lack the figure, and more would not help
+            most = max(most, plan.precision.next_n(estimate))
+    return most
+
+
+def _run_point(plan: SweepPlan, point: Point, engine: str) -> Figures:
+    cell, policy = plan.cells[point.cell], plan.policies[point.policy]
+    try:
+        summary = predict(cell.config, policy.policy, cell.profile, point.replication, engine)
+    except ValueError as error:
+        raise ValueError(f"{cell.name} on {cell.profile_name}, {policy.name}: {error}") from None
+    return figures_of(summary)
+
+
+def _run_tape(plan: SweepPlan, points: list[Point], threads: int) -> list[Figures]:
+    """All policies of one cell at one replication, by the recurrence."""
+    from shmsim.sim.recurrence import run_many
+
+    cell = plan.cells[points[0].cell]
+    policies = [plan.policies[point.policy].policy for point in points]
+    try:
+        found = run_many(cell.config, policies, cell.profile, points[0].replication, threads)
+    except ValueError as error:
+        raise ValueError(f"{cell.name} on {cell.profile_name}: {error}") from None
+    return [figures_of(summary) for summary in found]
+
+
+def steps_of(config: RunConfig) -> int:
+    """How many steps a run has, at most: one for each token of its workload."""
+    return config.cores.engines * config.workload.build(Tape(config.seed)).n_output_tokens
+
+
+def engine_that_pays(
+    config: RunConfig, profile: MachineProfile, policy: WaitPolicy, n_steps: int
+) -> str:
+    """Name the fastest engine; SimPy where compiling another would take longer than the runs.
+
+    Parameters
+    ----------
+    config, profile, policy
+        What runs.
+    n_steps
+        Steps of all runs together that policies of this class will have.
+    """
+    if n_steps < min(_COMPILES_FROM_STEPS.values()):
+        return "simpy"
+    engine = choose(config, profile)
+    if n_steps < _COMPILES_FROM_STEPS.get(engine, 0) or not _compiles(policy):
+        return "simpy"
+    return engine
+
+
+def engines_for(plan: SweepPlan, points: Iterable[Point]) -> dict[Point, str]:
+    """Which engine runs each point of a sweep."""
+    todo = list(points)
+    n_steps = {i: steps_of(plan.cells[i].config) for i in {point.cell for point in todo}}
+    of_kind: Counter[type] = Counter()
+    for point in todo:
+        of_kind[type(plan.policies[point.policy].policy)] += n_steps[point.cell]
+    found = {}
+    for place in {(point.cell, point.policy) for point in todo}:
+        cell, policy = plan.cells[place[0]], plan.policies[place[1]].policy
+        n = of_kind[type(policy)]
+        found[place] = engine_that_pays(cell.config, cell.profile, policy, n)
+    return {point: found[point.cell, point.policy] for point in todo}
+
+
+def _key(plan: SweepPlan, point: Point) -> str:
+    cell = plan.cells[point.cell]
+    return point_key(
+        cell.config, plan.policies[point.policy].policy, cell.profile, point.replication
+    )
+
+
+class _Runner:
+    """Runs points here or in a pool, which is started when it is first needed."""
+
+    def __init__(
+        self, plan: SweepPlan, folder: Path | None, store: PointStore | None, jobs: int
+    ) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._store = store
+        self._jobs = jobs
+        self._executor: ProcessPoolExecutor | None = None
+        self._lifeline: Connection | None = None
+
+    def __enter__(self) -> "_Runner":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._executor is None or self._lifeline is None:
+            return
+        if kind is not None:
+            self._lifeline.close()  # nobody waits for points that are no longer wanted
+        self._executor.shutdown(wait=True, cancel_futures=kind is not None)
+        self._lifeline.close()
+
+    def run(self, points: Iterable[Point]) -> Iterator[tuple[Point, Figures]]:
+        """Give each point with its figures, first those that are stored."""
+        missing: dict[Point, str] = {}
+        for point in points:
+            key = _key(self._plan, point) if self._store is not None else ""
+            stored = self._store.get(key) if self._store is not None else None
+            if stored is None:
+                missing[point] = key
+            else:
+                yield point, stored
+        engines = engines_for(self._plan, missing)
+        by_tape: dict[tuple[int, int], list[Point]] = {}
+        for point, engine in engines.items():
+            if engine == "recurrence":
+                by_tape.setdefault((point.cell, point.replication), []).append(point)
+        for together in by_tape.values():
+            done = _run_tape(self._plan, together, self._jobs)
+            for point, figures in zip(together, done, strict=True):
+                self._kept(missing[point], figures)
+            yield from zip(together, done, strict=True)
+        others = [point for point in missing if engines[point] != "recurrence"]
+        if self._jobs == 1 or len(others) < 2:
+            for point in others:
+                figures = _run_point(self._plan, point, engines[point])
+                yield point, self._kept(missing[point], figures)
+        else:
+            yield from self._run_in_pool([(p, missing[p], engines[p]) for p in others])
+
+    def _kept(self, key: str, figures: Figures) -> Figures:
+        if self._store is not None:
+            self._store.put(key, figures)
+        return figures
+
+    def _run_in_pool(self, work: list[tuple[Point, str, str]]) -> Iterator[tuple[Point, Figures]]:
+        executor = self._executor or self._start(min(self._jobs, len(work)))
+        futures = {executor.submit(_work, *task): task[0] for task in work}
+        try:
+            for future in as_completed(futures):
+                yield futures.pop(future), future.result()
+        except BrokenProcessPool:
+            raise RuntimeError(
+                "a process of the sweep was killed, perhaps for want of memory; its point is "
+                "lost, all finished ones are kept: run the sweep again, with fewer jobs"
+            ) from None
+
+    def _start(self, n_processes: int) -> ProcessPoolExecutor:
+        # A fork of this process would copy the locks of threads that it may run. The fork server
+        # has none, and loads the model once for all.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+        theirs, self._lifeline = context.Pipe(duplex=False)
+        self._executor = ProcessPoolExecutor(
+            n_processes, context, _enter, (self._plan, self._folder, theirs)
+        )
+        return self._executor
+
+
+# In the processes of the pool.
+
+_PLAN: SweepPlan | None = None
+_STORE: PointStore | None = None
+
+
+def _enter(plan: SweepPlan, folder: Path | None, lifeline: Connection) -> None:
+    """Take the plan once, and end with whoever asked for it."""
+    global _PLAN, _STORE
+    _PLAN = plan
+    _STORE = PointStore(folder) if folder is not None else None
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+
+
+def _end_with(lifeline: Connection) -> None:
+    """Leave when the other end of the pipe is closed, by whatever ended its process."""
+    lifeline.poll(None)
+    os._exit(1)
+
+
+def _work(point: Point, key: str, engine: str) -> Figures:
+    assert _PLAN is not None, "the pool starts with the plan"
+    figures = _run_point(_PLAN, point, engine)
+    if _STORE is not None:
+        _STORE.put(key, figures)
+    return figures

@@ -1,0 +1,107 @@
+"""Where a sweep keeps its points, so that a second run fills only the holes.
+
+One small JSON file for each point, named by its key and written beside itself first, then renamed:
+it is there whole or not at all. A checksum catches what a crash of the machine, or an editor, did
+to it; such a file counts as a hole.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+_log = logging.getLogger(__name__)
+
+_POINTS: Final = "points"
+_LOCK: Final = "lock"
+_UNFINISHED: Final = ".unfinished"
+
+Figures = dict[str, float]
+
+
+class PointStore:
+    """The points of one folder.
+
+    Parameters
+    ----------
+    folder
+        Made if it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Look at nothing yet."""
+        self._folder = folder / _POINTS
+
+    def get(self, key: str) -> Figures | None:
+        """Figures of a point; None if it was not run, or its file is damaged."""
+        path = self._path(key)
+        try:
+            content = json.loads(path.read_text())
+            figures = content["figures"]
+            if content["sha256"] != _checksum(key, figures):
+                raise ValueError("its checksum does not fit")
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            _log.warning("%s is damaged (%s); the point is run again", path, error)
+            return None
+        return {name: math.nan if value is None else value for name, value in figures.items()}
+
+    def put(self, key: str, figures: Figures) -> None:
+        """Store the figures of a point; whoever reads meanwhile sees all or nothing."""
+        path = self._path(key)
+        content = {name: None if math.isnan(value) else value for name, value in figures.items()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = {"key": key, "figures": content, "sha256": _checksum(key, content)}
+        write_whole(path, json.dumps(whole).encode())
+
+    def sweep_up(self) -> None:
+        """Remove what writers that were killed have left; only while nobody writes."""
+        for path in self._folder.glob(f"*/*{_UNFINISHED}"):
+            path.unlink()
+
+    def _path(self, key: str) -> Path:
+        return self._folder / key[:2] / f"{key}.json"
+
+
+@contextlib.contextmanager
+def only_one(folder: Path) -> Iterator[PointStore]:
+    """Open the store of a folder for one sweep at a time.
+
+    Raises
+    ------
+    RuntimeError
+        If another process has it open.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RuntimeError(
+                f"another sweep is running in {folder}; wait for it, or choose another folder"
+            ) from None
+        store = PointStore(folder)
+        store.sweep_up()
+        yield store
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all, also after a crash."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}{_UNFINISHED}")
+    with unfinished.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def _checksum(key: str, figures: dict[str, Any]) -> str:
+    text = json.dumps([key, figures], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
