@@ -39,7 +39,12 @@ _BALANCE_NS: Final = 16 * MS
 #: How often in a row it finds one thread more elsewhere before it takes it. By the source it could
 #: be the second or third time; seen here was a move every 132 ms (median; 116 to 172; three
 #: spinners or yielders on two cores, six runs of 1.2 s, Linux 6.18), which is the fifth.
-_LOOKS_FOR_ONE_MORE: Final = 5
+LOOKS_FOR_ONE_MORE: Final = 5
+
+
+def balance_ns(n_cores: int, tick_ns: int) -> int:
+    """How often a busy core looks whether another has more to do, at its ticks."""
+    return max(_BALANCE_NS * n_cores // tick_ns - 1, 1) * tick_ns
 
 
 class Schedule(NamedTuple):
@@ -493,15 +498,14 @@ class Host:
 
     def _balance(self, core: Core) -> simpy.events.ProcessGenerator:
         """Look from a busy core, at every so many of its ticks, whether another has more to do."""
-        tick_ns = self.rules.tick_ns
-        n_ticks = max(_BALANCE_NS * self.n_cores // tick_ns - 1, 1)
+        every_ns = balance_ns(self.n_cores, self.rules.tick_ns)
         n_found = 0
         yield self.env.timeout(core.tick_phase_ns)
         while True:
-            yield self.env.timeout(n_ticks * tick_ns)
+            yield self.env.timeout(every_ns)
             more = self._more_to_do_than(core)
             n_found = n_found + 1 if more else 0
-            if n_found >= (_LOOKS_FOR_ONE_MORE if more == 1 else 1):
+            if n_found >= (LOOKS_FOR_ONE_MORE if more == 1 else 1):
                 self.pull(core)
                 n_found = 0
 
