@@ -1,5 +1,7 @@
 """Cores of the model: enough of them change nothing, too few are shared as Linux shares them."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -111,6 +113,39 @@ def test_two_spinners_on_one_core_take_turns_of_a_tick():
     assert [s.process for s in slices[:4]] == ["spinner0", "spinner1"] * 2
     there.rows(100 * MS)
     assert [thread.cpu_ns for thread in threads] == [48 * MS + 4 * MS, 48 * MS]
+
+
+@pytest.mark.parametrize("yields", [False, True], ids=["spinners", "yielders"])
+def test_three_on_two_cores_get_two_thirds_each_by_turns(yields):
+    slices = []
+    env, there = host(RULES._replace(n_cores=2), slices)
+    threads = [there.thread(f"spinner{i}") for i in range(3)]
+    for thread in threads:
+        env.process(spins(thread, yields=yields))
+    there.start([])
+    env.run(until=10 * S)
+    there.rows(10 * S)
+    for thread in threads:
+        assert thread.cpu_ns == pytest.approx(10 * S * 2 / 3, rel=0.2), "0.55 to 0.75 on a machine"
+    moves = [
+        later.started_ns
+        for process in {s.process for s in slices}
+        for earlier, later in pairwise(s for s in slices if s.process == process)
+        if earlier.core != later.core
+    ]
+    assert 10 * S / 172e6 < len(moves) < 10 * S / 116e6, "what was seen on a machine"
+
+
+def test_who_is_pinned_is_not_moved():
+    env, there = host(RULES._replace(n_cores=2))
+    threads = [there.thread(f"spinner{i}", core) for i, core in enumerate((0, 0, 1))]
+    for thread in threads:
+        env.process(spins(thread))
+    there.start([])
+    env.run(until=2 * S)
+    there.rows(2 * S)
+    assert threads[2].cpu_ns == 2 * S
+    assert [t.cpu_ns for t in threads[:2]] == pytest.approx([1 * S] * 2, rel=0.01)
 
 
 def naps(thread, env, gap_ns, work_ns, latencies):
