@@ -9,9 +9,9 @@ from shmsim.config import RunConfig
 from shmsim.message import encode_second_call, largest_bytes
 from shmsim.profile import AT_DEVICE, Curve, MachineProfile
 from shmsim.routing import ROUTE_PRESETS
-from shmsim.sim.cores import AMPLE, Schedule
+from shmsim.sim.cores import AMPLE, Schedule, balance_ns
 from shmsim.sim.events import words as w
-from shmsim.sim.events.acting import PERIODS, REPLIES, SCHEDULER, THIEF, WORKER
+from shmsim.sim.events.acting import BALANCER, PERIODS, REPLIES, SCHEDULER, THIEF, WORKER
 from shmsim.sim.events.luck import BLOCK
 from shmsim.sim.events.memory import Float64Array, Int64Array, Memory
 from shmsim.sim.events.policy import store_policy
@@ -578,6 +578,11 @@ def build(
             thief = _thief(memory, core, box_tape.generator(f"core{number}", "steal"))
             thieves.append(thief)
             processes.append(thief.process)
+    if box.host and len(box.cores) > 1:
+        every_ns = balance_ns(len(box.cores), box.rules.tick_ns)
+        for core in box.cores:
+            registers = {w.P_OTHER: core, w.P_RANK: every_ns}
+            processes.append(_process(memory, BALANCER, registers))
     _start(memory, processes, n_main, len(box.cores), config)
     memory[w.HOST] = box.host
     told = profile.wait_costs(config.delay_price)[:4]

@@ -4,6 +4,7 @@ What is recursive there is a loop here: `_serve` says whether a thread gave its 
 `pick` goes on with the next one.
 """
 
+from shmsim.sim.cores import LOOKS_FOR_ONE_MORE
 from shmsim.sim.events import words as w
 from shmsim.sim.events.agenda import cancel, schedule, set_timer
 from shmsim.sim.events.compiling import compiled
@@ -293,13 +294,13 @@ def _join(s: Words, core: int, thread: int) -> None:
 
 
 @compiled
-def _pull(s: Words, idle: int) -> None:
-    """Move a thread that waits elsewhere to a core that has become idle."""
+def _longest_waiting(s: Words, besides: int) -> int:
+    """The thread to move from the fullest other core; 0 if none may move."""
     host = s[w.HOST]
     chosen = 0
     for number in range(s[host + w.H_N_CORES]):
         core = s[host + w.H_CORES] + number * s[host + w.H_STRIDE]
-        if core == idle:
+        if core == besides:
             continue
         n = s[core + w.K_N_QUEUED]
         for i in range(n):
@@ -314,12 +315,17 @@ def _pull(s: Words, idle: int) -> None:
             is_earlier = s[thread + w.T_SINCE] < s[chosen + w.T_SINCE]
             if mine > longest or (mine == longest and is_earlier):
                 chosen = thread
-    if chosen != 0:
-        _remove(s, s[chosen + w.T_CORE], chosen)
-        s[chosen + w.T_RUN_QUEUE] += s[w.NOW] - s[chosen + w.T_SINCE]
-        s[chosen + w.T_LAG] = 0
-        s[chosen + w.T_CORE] = idle
-        _join(s, idle, chosen)
+    return chosen
+
+
+@compiled
+def _move(s: Words, thread: int, core: int) -> None:
+    """Queue a thread that waits elsewhere at a core."""
+    _remove(s, s[thread + w.T_CORE], thread)
+    s[thread + w.T_RUN_QUEUE] += s[w.NOW] - s[thread + w.T_SINCE]
+    s[thread + w.T_LAG] = 0
+    s[thread + w.T_CORE] = core
+    _join(s, core, thread)
 
 
 @compiled
@@ -338,9 +344,10 @@ def pick(s: Words, core: int) -> None:
             _append(s, core, thread)
         else:
             if s[core + w.K_N_QUEUED] == 0:
-                _pull(s, core)
-            if s[core + w.K_N_QUEUED] == 0:
-                return
+                elsewhere = _longest_waiting(s, core)
+                if elsewhere == 0:
+                    return
+                _move(s, elsewhere, core)
             thread = _best(s, core)
         if not _start(s, core, thread):
             return
@@ -452,6 +459,12 @@ def wake_thread(s: Words, thread: int) -> None:
                 break
     s[thread + w.T_CORE] = core
     _join(s, core, thread)
+    _make_way(s, core, thread)
+
+
+@compiled
+def _make_way(s: Words, core: int, thread: int) -> None:
+    """A thread has joined the queue: it runs at once, takes the core from another, or waits."""
     running = s[core + w.K_RUNNING]
     if running == 0:
         pick(s, core)
@@ -539,3 +552,38 @@ def refill(s: Words, host: int) -> None:
         for number in range(s[host + w.H_N_CORES]):
             pick(s, s[host + w.H_CORES] + number * s[host + w.H_STRIDE])
     set_meter(s, host)
+
+
+@compiled
+def balance(s: Words, core: int, n_found: int) -> int:
+    """Look from a busy core whether another has more to do; returns how often in a row it has."""
+    more = _more_to_do_than(s, core)
+    if more == 0:
+        return 0
+    if more == 1 and n_found + 1 < LOOKS_FOR_ONE_MORE:
+        return n_found + 1
+    thread = _longest_waiting(s, core)
+    if thread != 0:
+        _move(s, thread, core)
+        _make_way(s, core, thread)
+    return 0
+
+
+@compiled
+def _n_threads(s: Words, core: int) -> int:
+    return s[core + w.K_N_QUEUED] + (1 if s[core + w.K_RUNNING] != 0 else 0)
+
+
+@compiled
+def _more_to_do_than(s: Words, core: int) -> int:
+    if s[core + w.K_RUNNING] == 0:
+        return 0
+    host = s[w.HOST]
+    most = 0
+    for number in range(s[host + w.H_N_CORES]):
+        other = s[host + w.H_CORES] + number * s[host + w.H_STRIDE]
+        for i in range(s[other + w.K_N_QUEUED]):
+            if s[s[other + w.K_QUEUE + i] + w.T_IS_PINNED] == 0:
+                most = max(most, _n_threads(s, other))
+                break
+    return max(most - _n_threads(s, core), 0)

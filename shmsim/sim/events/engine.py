@@ -2,6 +2,7 @@
 
 from shmsim.sim.events import words as w
 from shmsim.sim.events.acting import (
+    BALANCER,
     FINISH,
     PUBLISH,
     READ,
@@ -19,7 +20,7 @@ from shmsim.sim.events.acting import (
 from shmsim.sim.events.agenda import schedule, take_next
 from shmsim.sim.events.bulk import let_go, taking, writing
 from shmsim.sim.events.compiling import compiled
-from shmsim.sim.events.cores import core_timer, give_back, poke, refill, steal, throttle
+from shmsim.sim.events.cores import balance, core_timer, give_back, poke, refill, steal, throttle
 from shmsim.sim.events.device import finish
 from shmsim.sim.events.memory import Numbers, Policies, Words
 from shmsim.sim.events.scheduling import receiving, scheduling
@@ -51,6 +52,21 @@ def _thieving(s: Words, x: Numbers, p: int) -> None:
 
 
 @compiled
+def _balancing(s: Words, p: int) -> None:
+    """A core looks at every so many of its ticks whether another has more to do."""
+    core = s[p + w.P_OTHER]
+    state = s[p + w.P_STATE]
+    if state == 0:
+        s[p + w.P_STATE] = 1
+        schedule(s, s[core + w.K_PHASE], w.RESUME, p)
+        return
+    if state == 2:
+        s[p + w.P_VALUE] = balance(s, core, s[p + w.P_VALUE])
+    s[p + w.P_STATE] = 2
+    schedule(s, s[p + w.P_RANK], w.RESUME, p)
+
+
+@compiled
 def _resume(s: Words, x: Numbers, policies: Policies, p: int) -> None:
     """Let a process go on until it has to wait."""
     s[w.ACTIVE] = p
@@ -79,6 +95,9 @@ def _resume(s: Words, x: Numbers, policies: Policies, p: int) -> None:
             goes_on = taking(s, x, p)
         elif routine == THIEF:
             _thieving(s, x, p)
+            goes_on = False
+        elif routine == BALANCER:
+            _balancing(s, p)
             goes_on = False
         else:
             if s[p + w.P_STATE] == 1:

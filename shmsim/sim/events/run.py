@@ -29,7 +29,9 @@ def supports(config: RunConfig, profile: MachineProfile) -> str | None:
     """
     n_engines, engine = config.cores.engines, config.engine
     n_threads = 2 if engine.scheduling == "async" else 1
-    n = n_engines * (1 + engine.workers * n_threads) + 1 + config.cores.n
+    # On each core there may be one that steals it, and one that looks for work elsewhere.
+    n_cores = config.cores.n or 3 * n_engines * (1 + engine.workers)
+    n = n_engines * (1 + engine.workers * n_threads) + 1 + 2 * n_cores
     if n > _MOST_PROCESSES:
         return (
             f"{n} processes are on the box, and the event engine tells {_MOST_PROCESSES} apart; "

@@ -447,7 +447,7 @@ TALLY: Final = TA_ROUTES + 3
     P_ACTOR,
     P_LANE,
     P_RANK,
-    P_OTHER,  # of a worker its reply thread, of that its worker, of a thief its core
+    P_OTHER,  # of a worker its reply thread, of that its worker, of a thief or balancer its core
     P_IS_ENDED,
     P_UNIFORM,
     # Waiting, from the end of the step to `Actor.await_source`.
