@@ -14,9 +14,21 @@ from shmsim.sim.events.memory import Numbers, Policies, Words
 from shmsim.sim.events.sources import publish, release
 
 # Routines.
-(SCHEDULER, WORKER, REPLIES, FINISH, WAIT, PUBLISH, READ, RECEIVE, WRITE, TAKE, THIEF, BALANCER, PERIODS) = (
-    range(13)
-)
+(
+    SCHEDULER,
+    WORKER,
+    REPLIES,
+    FINISH,
+    WAIT,
+    PUBLISH,
+    READ,
+    RECEIVE,
+    WRITE,
+    TAKE,
+    THIEF,
+    BALANCER,
+    PERIODS,
+) = range(13)
 
 
 @compiled
