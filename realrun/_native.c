@@ -56,6 +56,7 @@ enum { SEEN, STOPPED, ENDED, REHEARSING, LISTENING };     /* realrun/native.py *
  * very process it waits for. For a while it then waits on the doorbell instead of spinning. Without
  * this, three spinners on two cores take turns of several milliseconds; sched_yield would still
  * leave 0.3 ms a turn. */
+#define BETWEEN_CLOCK_READS_NS 1000
 #define OFF_CORE_NS 50000
 #define YIELDED_NS 5000 /* a yield that takes longer let somebody else run */
 #define YIELDS_PER_CPU_READ 32
@@ -237,7 +238,7 @@ static int64_t off_core_ns(Wait *w, int64_t before_ns, int64_t t)
             crowded_until_ns = t + CROWDED_FOR_NS;
         known_switches = switches;
     }
-    return t - before_ns;
+    return t - before_ns - BETWEEN_CLOCK_READS_NS; /* which it had begun to spin through */
 }
 
 /* No system call while it lasts: it reckons its CPU time from the clock alone. */
@@ -291,7 +292,7 @@ static int spin(Wait *w, int64_t deadline_ns)
 }
 
 /* It asks for its CPU time now and then only, since nobody who has seen his message should wait for a
- * system call. Of what came behind the last answer, it takes short gaps for its own. */
+ * system call. Of what came behind the last answer, it takes the begin of each gap for its own. */
 static int yield_repeatedly(Wait *w, int64_t deadline_ns)
 {
     int64_t t = now_ns(), checked_ns = t, cpu_before_ns = cpu_ns(), unasked_ns = 0;
@@ -311,8 +312,8 @@ static int yield_repeatedly(Wait *w, int64_t deadline_ns)
             cpu_before_ns = cpu_ns();
             *cpu += cpu_before_ns - before_ns;
             unasked_ns = 0;
-        } else if (gap_ns < YIELDED_NS) {
-            unasked_ns += gap_ns;
+        } else {
+            unasked_ns += gap_ns < YIELDED_NS ? gap_ns : YIELDED_NS;
         }
         if (t >= deadline_ns)
             break;

@@ -8,7 +8,7 @@ from shmsim.sim.device import Device
 from shmsim.sim.draws import Draws
 from shmsim.units import FOREVER_NS, US
 
-_LOOK_AGAIN_NS: Final = 50 * US  # as in realrun/device.py, while a worker has not launched
+_LOOK_AGAIN_NS: Final = 20 * US  # as in realrun/device/echo.py, while a worker has not launched
 
 
 def meet(

@@ -28,7 +28,7 @@ from shmsim.sim.events.sources import message, sleep_for
 from shmsim.sim.events.waiting import begin_spin, end_spin
 from shmsim.units import FOREVER_NS, US
 
-LOOK_AGAIN_NS = 50 * US  # as in shmsim.sim.echo
+LOOK_AGAIN_NS = 20 * US  # as in shmsim.sim.echo
 
 (
     _BEGIN,
