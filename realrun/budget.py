@@ -64,6 +64,9 @@ def parts(layout: SegmentLayout) -> list[Part]:
             or "none",
         ),
     ]
+    if ends := layout.ends:
+        made_of = f"{len(ends)} x {ends[0].n_slots} slots of {size(ends[0].slot_bytes)}"
+        found.append(Part("end rings", ends[-1].end - ends[0].at, made_of))
     rest = layout.size - sum(part.n_bytes for part in found)
     return [*found, Part("words", rest, "stamps and flags")]
 

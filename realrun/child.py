@@ -34,7 +34,7 @@ def main() -> None:
     if segment.load(OWNER_PID_AT) != os.getppid():
         sys.exit("the launcher died before this process could ask to die with it")
     # One reader, whoever else reads in this run: a rehearsal plays both ends by itself.
-    alone = Segment.private(replace(spec.layout, n_workers=1))
+    alone = Segment.private(replace(spec.layout, n_workers=1, n_devices=0))
     rehearsal = Rehearsal(alone, spec.policy)
     actor: Scheduler | Worker
     if process == 0:

@@ -2,7 +2,7 @@
 
 One segment serves one run, so that its size is reserved, refused and removed as a whole::
 
-    control line | ready lines | request ring | reply rings | launch board | arena
+    control line | ready lines | request ring | reply rings | launch board | end rings | arena
 
 A ring is a head line, one line per reader, then the slots. Whatever two processes
 write has a cache line of its own.
@@ -19,6 +19,7 @@ from shmsim.routing import NO_ARENA, ArenaPlan, check_arena
 LINE_BYTES: Final = 64
 MAGIC: Final = 0x53484D53494D3032  # "SHMSIM02", read as one big-endian word
 MAX_WORKERS: Final = 64  #: a word has that many bits, one for each reader that is armed
+END_SLOTS: Final = 4  #: steps in flight are two at most, so that an end ring is never full
 
 # Offsets within the control line. Written by the owner before anybody attaches, but for ORIGIN.
 MAGIC_AT: Final = 0
@@ -253,6 +254,10 @@ class SegmentLayout:
         Longest payload of a reply; 0: as of a request.
     arena
         Slots for large payloads of requests.
+    n_devices
+        How many workers, from the first on, have a device that says itself when a step is done.
+    end_slot_bytes
+        What one step needs in such a worker's end ring: its inputs and its outputs.
     """
 
     n_workers: int
@@ -260,6 +265,8 @@ class SegmentLayout:
     slot_bytes: int = 1 << 16
     reply_slot_bytes: int = 0
     arena: ArenaPlan = NO_ARENA
+    n_devices: int = 0
+    end_slot_bytes: int = LINE_BYTES
 
     def __post_init__(self) -> None:
         """Refuse geometry that cannot work."""
@@ -268,6 +275,8 @@ class SegmentLayout:
             ("n_slots", self.n_slots, 2, 1 << 20),
             ("slot_bytes", self.slot_bytes, 1, 1 << 40),
             ("reply_slot_bytes", self.reply_slot_bytes, 0, 1 << 40),
+            ("n_devices", self.n_devices, 0, self.n_workers),
+            ("end_slot_bytes", self.end_slot_bytes, 1, 1 << 40),
         ):
             if type(value) is not int:
                 raise TypeError(f"{name} must be a whole number, got {value!r}")
@@ -309,7 +318,7 @@ class SegmentLayout:
     @property
     def rings(self) -> tuple[RingLayout, ...]:
         """All rings."""
-        return self.request, *self.replies
+        return self.request, *self.replies, *self.ends
 
     @cached_property
     def board(self) -> BoardLayout:
@@ -317,9 +326,20 @@ class SegmentLayout:
         return BoardLayout(self.replies[-1].end, self.n_workers)
 
     @cached_property
+    def ends(self) -> tuple[RingLayout, ...]:
+        """Each device to its worker: a message is the end of a step."""
+        rings: list[RingLayout] = []
+        at = self.board.end
+        for worker in range(self.n_devices):
+            rings.append(RingLayout(f"end{worker}", at, END_SLOTS, self.end_slot_bytes, 1))
+            at = rings[-1].end
+        return tuple(rings)
+
+    @cached_property
     def arena_layout(self) -> ArenaLayout:
         """The arena of the request ring."""
-        return ArenaLayout(self.board.end, self.arena, self.n_workers)
+        at = self.ends[-1].end if self.ends else self.board.end
+        return ArenaLayout(at, self.arena, self.n_workers)
 
     @property
     def size(self) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from realrun.device import EchoDevice
+from realrun.device.echo import EchoDevice
 from realrun.ring import RingReader, RingWriter
 from realrun.segment import Segment
 from realrun.waiter import Known, Waiter

@@ -16,17 +16,20 @@ from typing import Final
 
 from realrun.host import machine_facts, usable_cores
 from realrun.layout import CALL_ID, FLAGS, ORIGIN_AT, READY
+from realrun.model.geometry import check_shares, geometry_of, model_of
 from realrun.ring import WARM_UP
 from realrun.segment import Segment
 from realrun.spec import RunSpec, policy_to_json
 from shmsim.config import EngineConfig, PayloadConfig, RunConfig
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
+from shmsim.tape import Tape
 from shmsim.units import S
 from shmsim.wait import WaitPolicy, echo_guard_ns
 
 _LOOK_EVERY_S: Final = 0.02
 _START_LIMIT_S: Final = 60.0
+_LOADING_LIMIT_S: Final = 420.0  # with a model to load and graphs to capture
 _STALL_LIMIT_S: Final = 30.0  # beyond the longest step and the longest idle period
 _GRACE_S: Final = 0.3  # who is told to stop has nothing left to save
 
@@ -56,6 +59,10 @@ def make_spec(
     """
     profile.check_doorbell(config.handoff.doorbell)
     _refuse_what_only_the_model_has(config)
+    if config.device.computes:
+        geometry = geometry_of(model_of(config.device))
+        check_shares(geometry, config.engine.n_devices)
+        _check_contexts(config, replication)
     costs = profile.wait_costs(config.delay_price)
     return RunSpec(
         config.engine,
@@ -66,16 +73,40 @@ def make_spec(
         costs,
         config.seed,
         replication,
-        assign_cores(1 + config.engine.workers) if config.pin else (),
+        assign_cores(_n_pinned(config)) if config.pin else (),
         echo_guard_ns(costs),
     )
 
 
+def _n_pinned(config: RunConfig) -> int:
+    """How many cores a run wants: for each process, and for what computes on a CPU."""
+    n_computing = config.engine.n_devices if config.device.kind == "cpu" else 0
+    return 1 + config.engine.workers + n_computing
+
+
+def _check_contexts(config: RunConfig, replication: int) -> None:
+    """Refuse a workload with a request that the KV cache cannot hold."""
+    requests = config.workload.build(Tape(config.seed, replication)).requests
+    longest = max(r.prompt_tokens + r.output_tokens for r in requests)
+    if longest > config.device.max_len:
+        raise ValueError(
+            f"the longest request has {longest} tokens and device.max_len is "
+            f"{config.device.max_len}; raise that, or shorten the requests (workload.prompt_p95, "
+            "workload.max_output_tokens)"
+        )
+
+
 def _refuse_what_only_the_model_has(config: RunConfig) -> None:
     engine, plain = config.engine, EngineConfig()
+    computes = config.device.computes
+    if computes and engine.n_devices < engine.workers and config.handoff.replies == "all":
+        raise ValueError(
+            f'handoff.replies = "all", but only {engine.n_devices} of {engine.workers} workers '
+            'have a device to wait for; set it to "rank0"'
+        )
     modelled = {
-        "engine.device_wait": engine.device_wait != plain.device_wait,
-        "engine.devices": engine.devices != plain.devices,
+        "engine.device_wait": not computes and engine.device_wait != plain.device_wait,
+        "engine.devices": not computes and engine.devices != plain.devices,
         "cores.engines": config.cores.engines != 1,
         "[payload]": config.payload != PayloadConfig(),
     }
@@ -83,8 +114,8 @@ def _refuse_what_only_the_model_has(config: RunConfig) -> None:
         if is_set:
             raise ValueError(
                 f"{name} is for the model only: the real loop has one engine, a device for each "
-                "worker, which is waited for in one way, and no bulk payloads; leave it out, or "
-                "use shmsim simulate"
+                "worker, which is waited for in one way unless it computes (docs/devices.md), and "
+                "no bulk payloads; leave it out, or use shmsim simulate"
             )
 
 
@@ -173,10 +204,13 @@ def _watch(
     head = 0
     named = True
     engine = spec.engine
-    # Five standard deviations late; what the context adds is far below the stall limit.
-    longest_step_s = (
-        spec.device.step_time.draw_ns(engine.max_sequences, engine.max_batched_tokens, 0, 5.0) / S
-    )
+    computes = spec.device.computes
+    start_limit_s = _LOADING_LIMIT_S if computes else _START_LIMIT_S
+    longest_step_s = spec.device.sleep_ns / S
+    if not computes:
+        # Five standard deviations late; what the context adds is far below the stall limit.
+        law = spec.device.step_time
+        longest_step_s = law.draw_ns(engine.max_sequences, engine.max_batched_tokens, 0, 5.0) / S
     while any(child.popen.poll() is None for child in children):
         for child in children:
             failure = child.failure()
@@ -187,8 +221,8 @@ def _watch(
             segment.unlink()  # everybody has it mapped: from here on nothing can be left behind
             named = False
             moved = now
-        if named and now - started > _START_LIMIT_S:
-            raise RunFailed(f"not every process was ready within {_START_LIMIT_S:g} s")
+        if named and now - started > start_limit_s:
+            raise RunFailed(f"not every process was ready within {start_limit_s:g} s")
         found = segment.load(segment.layout.request.head_at)
         if found != head:
             head, moved = found, now
@@ -226,10 +260,13 @@ def _owes(segment: Segment, spec: RunSpec) -> bool:
 def _gather(spec: RunSpec, folder: Path) -> RunRecords:
     """The records of all processes as one."""
     records = RunRecords.read(folder / "0")
+    tokens_crc = records.meta["tokens_crc32"]
+    devices = []
     for rank in range(spec.engine.workers):
         worker = RunRecords.read(folder / str(1 + rank))
         records.waits += worker.waits
         records.processes += worker.processes
+        devices.append(worker.meta["device"])
         if rank == 0:
             device = {row.step: row for row in worker.steps}
             records.steps = [
@@ -245,5 +282,8 @@ def _gather(spec: RunSpec, folder: Path) -> RunRecords:
         "replication": spec.replication,
         "cores": list(spec.cores),
         "machine": machine_facts(),
+        "tokens_crc32": tokens_crc,
+        "devices": devices,
+        "emulated": any(device.get("emulated", False) for device in devices),
     }
     return records

@@ -6,6 +6,7 @@ each of its costs has one place in both.
 
 import time
 from collections import deque
+from zlib import crc32
 
 from realrun.accounting import Accounting
 from realrun.calls import Replies
@@ -16,6 +17,7 @@ from realrun.ring import LEAVE, PENDING, START, WARM_UP, RingReader, RingWriter,
 from realrun.segment import Segment
 from realrun.spec import RunSpec
 from realrun.waiter import Known, Waiter
+from realrun.waiting import Stopped
 from shmsim.batching import Batch, Batcher
 from shmsim.message import decode_reply, decode_second_call, encode_request, encode_second_call
 from shmsim.records import RunRecords, StepRow
@@ -25,6 +27,7 @@ from shmsim.workload import Lengths, Workload, closed_loop
 
 _N_WARM_UP_TOKENS = 40
 _CONTROL = Known(0, True, 0, 0, 0)  # known about messages that are no call
+_LOOK_S = 0.001  # while others start
 _SETTLE_S = 0.03  # for the workers to see START before time begins
 
 
@@ -78,9 +81,12 @@ class Scheduler:
         self._origin_ns = 0
         self._flags = 0
         self._steps: list[StepRow] = []
+        self._computes = spec.device.computes
+        self._tokens: dict[int, list[int]] = {}
 
     def run(self) -> RunRecords:
         """Warm up, run the workload, tell the workers to leave."""
+        self._await_everybody()
         constant = Lengths(_N_WARM_UP_TOKENS, _N_WARM_UP_TOKENS, _N_WARM_UP_TOKENS)
         self._flags = WARM_UP
         self._origin_ns = time.monotonic_ns()
@@ -89,6 +95,7 @@ class Scheduler:
         time.sleep(_SETTLE_S)
         self._replies.reset()
         self._steps = []
+        self._tokens = {}
         self._flags = 0
         self._publisher.reset()
         accounting = Accounting("scheduler")
@@ -101,7 +108,19 @@ class Scheduler:
         process = accounting.row(0, self._publisher, waiters, self._replies.n_late)
         self._publish(_CONTROL, 2 * len(self._steps), LEAVE, b"")
         rows = [row for waiter in waiters for row in waiter.rows_since(self._origin_ns)]
-        return RunRecords(self._steps, rows, batcher.request_rows(), [process])
+        # Of every request's tokens, in order: the same whatever the policy, the ranks, the batches.
+        meta = {"tokens_crc32": crc32(repr(sorted(self._tokens.items())).encode())}
+        return RunRecords(self._steps, rows, batcher.request_rows(), [process], meta=meta)
+
+    def _await_everybody(self) -> None:
+        """Wait until all workers are there: policies shall not learn how long one takes to start.
+
+        A device that computes has a model to load first.
+        """
+        while not all(pid for pid, _ in self._segment.attendance()):
+            if self._segment.stopped:
+                raise Stopped
+            time.sleep(_LOOK_S)
 
     def _publish(self, known: Known, call_id: int, flags: int, payload: bytes) -> int:
         return self._publisher.send(call_id, flags | self._flags, [payload], known)
@@ -150,7 +169,9 @@ class Scheduler:
         """Wait for the tokens of a step."""
         call = int(self._two_calls)
         message, seen_ns = self._replies.receive(call, 2 * batch.step + 1, _known(batch))
-        decode_reply(message.payload)
+        _, _, tokens = decode_reply(message.payload)
+        if self._computes:
+            self._keep(batch, tokens)
         origin_ns = self._origin_ns
         batcher.complete(batch, seen_ns - origin_ns)
         self._steps.append(
@@ -166,6 +187,15 @@ class Scheduler:
                 seen_ns - origin_ns,
             )
         )
+
+    def _keep(self, batch: Batch, tokens: list[list[int]]) -> None:
+        """Append the tokens of a step to those of their requests."""
+        n_decode = len(batch.decode)
+        for request, token in zip(batch.decode, tokens[:n_decode], strict=True):
+            self._tokens.setdefault(request, []).extend(token)
+        for chunk, token in zip(batch.prefill, tokens[n_decode:], strict=True):
+            if chunk.is_last:
+                self._tokens.setdefault(chunk.request, []).extend(token)
 
 
 def _known(batch: Batch) -> Known:

@@ -4,12 +4,20 @@ import json
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from realrun.layout import RingLayout, SegmentLayout
-from shmsim.config import DeviceConfig, EngineConfig, HandoffConfig, WorkloadConfig
+from shmsim.config import (
+    DeviceConfig,
+    EngineConfig,
+    HandoffConfig,
+    WorkloadConfig,
+    parse_policy,
+)
 from shmsim.message import largest_bytes
 from shmsim.wait import WaitCosts, WaitPolicy
+
+TOKEN_BYTES: Final = 8  #: of a token, or of a position, where a device reads or writes it
 
 
 @dataclass(frozen=True)
@@ -27,9 +35,10 @@ class RunSpec:
     seed, replication
         Of the tape.
     cores
-        Core of the scheduler and of each worker; empty leaves it to the kernel.
+        Core of the scheduler, of each worker and, if they compute on CPUs, of each one's device;
+        empty leaves it to the kernel.
     echo_guard_ns
-        See `realrun.device.EchoDevice`.
+        See `realrun.device.echo.EchoDevice`.
     """
 
     engine: EngineConfig
@@ -46,8 +55,29 @@ class RunSpec:
     @property
     def layout(self) -> SegmentLayout:
         """The segment this run needs."""
-        slot_bytes = self.handoff.slot_bytes or largest_bytes(self.engine.max_sequences)
-        return SegmentLayout(self.engine.workers, self.handoff.slots, slot_bytes)
+        engine = self.engine
+        slot_bytes = self.handoff.slot_bytes or largest_bytes(engine.max_sequences)
+        return SegmentLayout(
+            engine.workers,
+            self.handoff.slots,
+            slot_bytes,
+            n_devices=engine.n_devices if self.device.computes else 0,
+            # Positions that go to the device, and tokens that come back.
+            end_slot_bytes=2 * TOKEN_BYTES * engine.max_sequences,
+        )
+
+    @property
+    def device_policy(self) -> WaitPolicy:
+        """How workers wait for a device that computes."""
+        device_wait = self.engine.device_wait
+        return parse_policy(device_wait).policy if device_wait else self.policy
+
+    @property
+    def collective(self) -> str:
+        """How the devices add up their parts."""
+        if self.engine.n_devices == 1:
+            return "none"
+        return self.device.collective or ("gloo" if self.device.kind == "cpu" else "nccl")
 
     @property
     def reply_rings(self) -> tuple[RingLayout, ...]:
@@ -95,12 +125,26 @@ def policy_to_json(policy: WaitPolicy) -> dict[str, Any]:
             f"policy {policy_type.__name__} is defined in __main__, where worker processes cannot "
             "import it from; move it into a module beside your script"
         )
-    fields: dict[str, Any] = policy._asdict()  # type: ignore[attr-defined]
+    fields = {name: _to_json(value) for name, value in policy._asdict().items()}  # type: ignore[attr-defined]
     return {"module": policy_type.__module__, "name": policy_type.__name__, "fields": fields}
 
 
 def policy_from_json(content: dict[str, Any]) -> WaitPolicy:
     """The policy that `policy_to_json` described."""
     policy_type = getattr(import_module(content["module"]), content["name"])
-    policy: WaitPolicy = policy_type(**content["fields"])
+    fields = {name: _from_json(value) for name, value in content["fields"].items()}
+    policy: WaitPolicy = policy_type(**fields)
     return policy
+
+
+def _to_json(value: Any) -> Any:
+    """A field; a NamedTuple in it, such as what was learnt or an inner policy, as a policy."""
+    if hasattr(value, "_asdict"):
+        return policy_to_json(value)
+    return value
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return policy_from_json(value)
+    return tuple(map(_from_json, value)) if isinstance(value, list) else value

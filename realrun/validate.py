@@ -220,7 +220,19 @@ def validate(
 def predict(
     config: RunConfig, policy: WaitPolicy, profile: MachineProfile, replication: int
 ) -> RunRecords:
-    """What the model says of one run here; for whoever in this package may not import it."""
+    """What the model says of one run here; for whoever in this package may not import it.
+
+    Raises
+    ------
+    ValueError
+        If the model would wait for a device that computes in another way than the machine.
+    """
+    if config.device.computes and not config.engine.device_wait:
+        raise ValueError(
+            "engine.device_wait is empty: the machine would wait for its device by the policy of "
+            "each run, and the model as for an echo device; name the policy, such as "
+            'device_wait = "spin"'
+        )
     return simulate(on_this_box(config), policy, profile, replication)
 
 

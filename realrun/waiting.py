@@ -105,6 +105,28 @@ def carry_on(
     timeout_ns: int | None,
 ) -> RawWait:
     """Finish a wait of which `wait` has returned once; parameters as of `carry_out`."""
+    raw = carry_through(begun, segment, words, seen, plan, ear, rehearse)
+    if raw.over == SEEN:
+        return raw
+    if raw.over == STOPPED:
+        raise Stopped
+    if timeout_ns is not None:
+        raise TimedOut(f"nothing came within {timeout_ns:,} ns")
+    raise ValueError(
+        f"the plan {plan} ended before a message came; its last stage must last for ever"
+    )
+
+
+def carry_through(
+    begun: RawWait,
+    segment: Segment,
+    words: Words,
+    seen: int,
+    plan: tuple[int, ...],
+    ear: Ear,
+    rehearse: Callable[[], None],
+) -> RawWait:
+    """As `carry_on`, but says how it ended: `SEEN`, `STOPPED` or `ENDED`."""
     fd, drain = ear
     memory = segment.memory
     raw = begun
@@ -122,20 +144,12 @@ def carry_on(
         raw = RawWait(
             *wait(memory, words, seen, plan, stage, raw.started_ns, fd, drain is not None)
         )
-        raw = _both(before, raw, cpu_ns)
-    if raw.over == SEEN:
-        return raw
-    if raw.over == STOPPED:
-        raise Stopped
-    assert raw.over == ENDED, f"a wait is over as {raw.over}"
-    if timeout_ns is not None:
-        raise TimedOut(f"nothing came within {timeout_ns:,} ns")
-    raise ValueError(
-        f"the plan {plan} ended before a message came; its last stage must last for ever"
-    )
+        raw = both(before, raw, cpu_ns)
+    assert raw.over in (SEEN, STOPPED, ENDED), f"a wait is over as {raw.over}"
+    return raw
 
 
-def _both(before: RawWait, after: RawWait, cpu_ns: int) -> RawWait:
+def both(before: RawWait, after: RawWait, cpu_ns: int) -> RawWait:
     """Both parts of a wait and what was done in between, as one."""
     cpus_ns = [a + b for a, b in zip(before[4:8], after[4:8], strict=True)]
     cpus_ns[before.stage] += cpu_ns

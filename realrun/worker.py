@@ -10,7 +10,8 @@ from queue import SimpleQueue
 from typing import Final
 
 from realrun.accounting import Accounting
-from realrun.device import EchoDevice, Launched
+from realrun.device.interface import Device, Launched
+from realrun.device.make import make_device
 from realrun.host import exact_timers
 from realrun.layout import ORIGIN_AT
 from realrun.publisher import Publisher
@@ -58,7 +59,13 @@ class Worker:
         self._is_async = spec.engine.scheduling == "async"
         self._two_calls = spec.engine.calls_per_step == 2
         tape = Tape(spec.seed, spec.replication)
-        self._device = EchoDevice(segment, rank, spec.device.step_time, tape, spec.echo_guard_ns)
+        # The thread that waits for the device; a rehearsal must not be at work twice at once.
+        replying = rehearsal
+        if self._is_async and spec.device.computes:
+            layout = rehearsal.segment.layout
+            replying = Rehearsal(Segment.private(layout), spec.policy)
+            replying.prepare_worker_work()
+        self._device: Device = make_device(segment, spec, rank, tape, replying.rehearse_worker)
         writer = RingWriter(segment, segment.layout.replies[rank])
         slot_waiter = Waiter(
             self._name,
@@ -92,16 +99,20 @@ class Worker:
         if self._is_async:
             self._jobs.put(None)
             thread.join()
-        process = accounting.row(
-            self._device.emulation_cpu_ns, self._publisher, [self._waiter, self._publisher.waiter]
-        )
+        device = self._device
+        for waiter in device.waiters:
+            waiter.learn()
+        waiters = [self._waiter, self._publisher.waiter, *device.waiters]
+        process = accounting.row(device.emulation_cpu_ns, self._publisher, waiters)
+        facts = device.facts()
+        device.close()
         origin_ns = self._segment.load(ORIGIN_AT)
         steps = [
             row._replace(launched_ns=row.launched_ns - origin_ns, done_ns=row.done_ns - origin_ns)
             for row in self._steps
         ]
-        waits = [*self._waiter.rows_since(origin_ns), *self._publisher.waiter.rows_since(origin_ns)]
-        return RunRecords(steps, waits, [], [process])
+        waits = [row for waiter in waiters for row in waiter.rows_since(origin_ns)]
+        return RunRecords(steps, waits, [], [process], meta={"device": facts})
 
     def _receive_until_leave(self) -> Accounting:
         waiter, device = self._waiter, self._device
@@ -113,11 +124,13 @@ class Worker:
                 return accounting
             if message.flags & START:
                 waiter.reset()
+                device.forget()
                 self._when_done(self._start_records)
                 accounting = Accounting(self._name)
                 known = _NOTHING_KNOWN
                 continue
             call = decode_request(message.payload)
+            device.load(call)
             launched = device.launch(call, is_warm_up=bool(message.flags & WARM_UP))
             pending = bool(message.flags & PENDING)
             known = _known(call)
@@ -143,13 +156,17 @@ class Worker:
         """Forget the warm-up."""
         self._steps = []
         self._publisher.reset()
-        self._device.emulation_cpu_ns = 0
+        self._device.begin()
 
     def _finish(self, launched: Launched, call: CallOne) -> None:
         """Wait for the device and, where it is due, reply."""
-        launched_ns, done_ns = self._device.wait(launched)
+        device = self._device
+        launched_ns, done_ns = device.wait(launched)
         if self._replies:
-            self._publisher.send(2 * call.step + 1, 0, [encode_reply(call)], _known(call))
+            reply = encode_reply(call, device.outputs(launched))
+            self._publisher.send(2 * call.step + 1, 0, [reply], _known(call))
+        for waiter in device.waiters:
+            waiter.learn()
         if self._is_output:
             self._steps.append(
                 StepRow(

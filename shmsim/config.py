@@ -16,7 +16,8 @@ from shmsim.inputs.measured_steps import read_measured_steps
 from shmsim.inputs.step_table import read_step_table
 from shmsim.inputs.traces import FORMATS, read_workload
 from shmsim.message import largest_bytes
-from shmsim.policies import POLICIES, PRESETS
+from shmsim.policies import POLICIES, PRESETS, check_parameters
+from shmsim.policies.parameters import RANGES, is_learnt
 from shmsim.roofline import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, RooflineStepTime
 from shmsim.routing import NO_ARENA, ROUTE_PRESETS, ArenaPlan, SlotClass, check_arena
 from shmsim.steptime import StepTime, StepTimeLaw, TableStepTime
@@ -57,11 +58,12 @@ class EngineConfig:
     max_sequences, max_batched_tokens
         Limits of a batch, by vLLM's names ``max_num_seqs`` and ``max_num_batched_tokens``.
     device_wait
-        How workers of the model wait for the device, a preset or ``WakeAhead:guard=150us``; none:
-        as realrun waits for its echo device.
+        How workers wait for the device, a preset or ``WakeAhead:guard=150us``. None: in the model
+        as realrun waits for its echo device; in the real loop, of a device that computes, as for
+        messages.
     devices
-        Workers of the model that have a device, from the first on; the others receive every call
-        and launch nothing. 0: all have.
+        Workers that have a device, from the first on; the others receive every call and launch
+        nothing. 0: all have. In the real loop only if devices compute.
     """
 
     workers: int = 1
@@ -268,14 +270,16 @@ class WorkloadConfig:
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """What a step costs on the device.
+    """What a step costs on the device, or which device computes it.
 
     Parameters
     ----------
     kind
         Which law, and so which of the other keys count: ``"affine"``, also called ``"echo"``
         (`shmsim.steptime.StepTime`), ``"table"`` (`TableStepTime`), ``"measured"``
-        (`MeasuredStepTime`) or ``"roofline"`` (`shmsim.roofline.RooflineStepTime`).
+        (`MeasuredStepTime`) or ``"roofline"`` (`shmsim.roofline.RooflineStepTime`). In the real
+        loop also ``"cpu"`` or ``"cuda"``: steps are computed (docs/devices.md), and the model needs
+        ``file`` or ``sleep`` to know what they take.
     step_ns, per_sequence_ns
         Of an affine law.
     per_prefill_token_ns
@@ -284,13 +288,28 @@ class DeviceConfig:
         Coefficient of variation of the step time; measurements have their own.
     file
         Of a table (see `shmsim.inputs.step_table`) or of measurements (see
-        `shmsim.inputs.measured_steps`), relative to the config file.
+        `shmsim.inputs.measured_steps`; also what the model takes for steps that are computed),
+        relative to the config file.
     model, gpu
-        Of a roofline, by a name of `shmsim.inputs.catalog`.
+        Of a roofline, by a name of `shmsim.inputs.catalog`. What is computed is ``"tiny"``, such a
+        name, or a TOML file; empty takes tiny on a CPU and llama-3.2-1b on a GPU.
     tensor_parallel
         GPUs that share the model of a roofline; 0 takes engine.workers.
     memory_efficiency, compute_efficiency, overhead_ns, all_reduce_ns
         Of a roofline.
+    max_len
+        Most tokens of context of one sequence that is computed.
+    sleep_ns
+        Instead of computing, be busy for exactly so long; 0 computes.
+    collective
+        How workers add up their parts of the model: ``"none"``, ``"gloo"``, ``"nccl"`` or
+        ``"symm"``; empty takes gloo on CPUs and nccl on GPUs if there are several.
+    observe
+        How a worker learns that its GPU is done: ``"write"`` (the GPU writes a word), ``"copy"``
+        (it copies one), ``"query"`` (the waiter asks the driver), ``"blocking"`` or ``"sync"`` (a
+        thread waits in the driver).
+    memory
+        What inputs are copied to the GPU from: ``"registered"``, ``"pinned"`` or ``"pageable"``.
     """
 
     kind: str = "echo"
@@ -306,6 +325,21 @@ class DeviceConfig:
     compute_efficiency: float = COMPUTE_EFFICIENCY
     overhead_ns: int = 0
     all_reduce_ns: int = 0
+    max_len: int = 1024
+    sleep_ns: int = 0
+    collective: str = ""
+    observe: str = "write"
+    memory: str = "registered"
+
+    @property
+    def computes(self) -> bool:
+        """Whether the real loop computes its steps, so that no law says what they take."""
+        return self.kind in ("cpu", "cuda")
+
+    @property
+    def has_law(self) -> bool:
+        """Whether `step_time` can say what a step takes."""
+        return not self.computes or self.sleep_ns > 0 or bool(self.file)
 
     @property
     def step_time(self) -> StepTimeLaw:
@@ -314,14 +348,22 @@ class DeviceConfig:
         Raises
         ------
         ValueError
-            If its file or its names are wrong.
+            If its file or its names are wrong, or steps are computed and nobody measured them.
         """
+        if not self.has_law:
+            raise ValueError(
+                f'device.kind = "{self.kind}" computes its steps, and the model cannot know what '
+                "they take: measure them with 'realrun run --steps steps.csv' and name that file "
+                "in device.file, or set device.sleep"
+            )
+        if self.computes and self.sleep_ns:
+            return StepTime(self.sleep_ns)
         if self.kind == "table":
             table = read_step_table(Path(self.file)).value._replace(jitter=self.jitter)
             if len(table.n_prefill_tokens) > 1:
                 return table
             return table._replace(per_prefill_token_ns=self.per_prefill_token_ns)
-        if self.kind == "measured":
+        if self.kind == "measured" or self.computes:
             measured = read_measured_steps(Path(self.file)).value
             return measured._replace(per_prefill_token_ns=self.per_prefill_token_ns)
         if self.kind == "roofline":
@@ -339,6 +381,9 @@ class DeviceConfig:
 
     def describe(self) -> str:
         """Say in a few words what a step takes, for titles."""
+        if self.computes:
+            what = f"sleep of {format_ns(self.sleep_ns)}" if self.sleep_ns else self.model
+            return f"{what or 'decoder'} on {self.kind}"
         jitter = f" ± {100 * self.jitter:g} %"
         if self.kind == "table":
             return f"steps of {Path(self.file).name}{jitter}"
@@ -433,7 +478,12 @@ _ALLOWED: Final[dict[str, Any]] = {
     "workload.speed": (1e-6, 1e6),
     "workload.max_output_tokens": (0, 1 << 20),
     "workload.format": ("", *FORMATS),
-    "device.kind": ("echo", "affine", "table", "roofline", "measured"),
+    "device.kind": ("echo", "affine", "table", "roofline", "measured", "cpu", "cuda"),
+    "device.max_len": (8, 1 << 20),
+    "device.sleep_ns": (0, 60 * S),
+    "device.collective": ("", "none", "gloo", "nccl", "symm"),
+    "device.observe": ("write", "copy", "query", "blocking", "sync"),
+    "device.memory": ("registered", "pinned", "pageable"),
     "device.step_ns": (1 * US, 60 * S),
     "device.per_sequence_ns": (0, 1 * S),
     "device.per_prefill_token_ns": (0, 1 * S),
@@ -553,6 +603,11 @@ _DEVICE_KEYS: Final = {
         "model", "gpu", "tensor_parallel", "memory_efficiency", "compute_efficiency", "overhead",
         "all_reduce", "jitter",
     ),
+    "cpu": ("model", "max_len", "sleep", "collective", "file", "per_prefill_token"),
+    "cuda": (
+        "model", "max_len", "sleep", "collective", "observe", "memory", "file",
+        "per_prefill_token",
+    ),
 }  # fmt: skip
 _NEEDED_KEYS: Final = {"table": ("file",), "measured": ("file",), "roofline": ("model", "gpu")}
 
@@ -572,6 +627,12 @@ def _device(
             raise ConfigError(f'device.kind = "{device.kind}" needs device.{key}')
     if device.file:
         device = replace(device, file=str(folder / device.file))
+    if device.model.endswith(".toml"):
+        device = replace(device, model=str(folder / device.model))
+    if device.computes:
+        _check_computing(device, engine)
+    if not device.has_law:
+        return device
     if device.kind == "roofline" and device.tensor_parallel == 0:
         device = replace(device, tensor_parallel=engine.workers)
     try:
@@ -581,7 +642,7 @@ def _device(
     except ValueError as error:
         raise ConfigError(f"device: {error}") from None
     knows_prompts = isinstance(law, TableStepTime) and len(law.n_prefill_tokens) > 1
-    if device.kind in ("table", "measured") and knows_prompts == ("per_prefill_token" in table):
+    if device.file and knows_prompts == ("per_prefill_token" in table):
         raise ConfigError(
             f"{device.file} has prompt tokens, so device.per_prefill_token would count them twice; "
             "remove it"
@@ -590,6 +651,26 @@ def _device(
             "device.per_prefill_token, to '0us' if nothing"
         )
     return device
+
+
+def _check_computing(device: DeviceConfig, engine: EngineConfig) -> None:
+    """Refuse what a device that computes could not do as asked."""
+    if engine.max_batched_tokens < engine.max_sequences:
+        raise ConfigError(
+            f"engine.max_batched_tokens = {engine.max_batched_tokens} must be at least "
+            f'engine.max_sequences = {engine.max_sequences} when device.kind = "{device.kind}": '
+            "who is left out of a batch would lose its KV cache"
+        )
+    on_gpus = ("nccl", "symm")
+    if device.kind == "cpu" and device.collective in on_gpus:
+        raise ConfigError(
+            f'device.collective = "{device.collective}" needs GPUs; on CPUs it must be none or gloo'
+        )
+    if device.collective == "none" and engine.n_devices > 1:
+        raise ConfigError(
+            f'device.collective = "none" is for one device, and there are {engine.n_devices}; '
+            "leave it out, or set engine.devices = 1 so that the other workers only receive"
+        )
 
 
 def _payload(payload: PayloadConfig, arena: Any) -> PayloadConfig:
@@ -691,28 +772,31 @@ def policy_from_table(where: str, table: Any) -> NamedPolicy:
         )
     policy_type = POLICIES[kind]
     hints = get_type_hints(policy_type)
-    fields = {_key(name): name for name in hints if name not in _LEARNT}
+    fields = {_key(name): name for name in hints if not is_learnt(name)}
     _refuse_unknown(where, table, ["kind", "name", *fields])
-    values = {
-        fields[key]: _value(f"{where}.{fields[key]}", value, hints[fields[key]])
+    values: dict[str, Any] = {
+        fields[key]: _inner(f"{where}.{key}", value)
+        if fields[key] == "inner"
+        else _value(f"{where}.{fields[key]}", value, hints[fields[key]])
         for key, value in table.items()
         if key not in ("kind", "name")
     }
     for name, value in values.items():
-        _check_range(f"{where}.{name}", value, *_POLICY_RANGES[name])
-    return NamedPolicy(table.get("name", kind), policy_type(**values))
+        if name != "inner":
+            _check_range(f"{where}.{name}", value, *RANGES[name])
+    policy = policy_type(**values)
+    try:
+        check_parameters(policy)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return NamedPolicy(table.get("name", kind), policy)
 
 
-#: Fields of policies that hold what was learnt, so that no config sets them.
-_LEARNT: Final = ("mean_wait_ns",)
-_POLICY_RANGES: Final = {
-    "window_ns": (0, _DAY_NS),
-    "recheck_ns": (0, _DAY_NS),
-    "period_ns": (1, _DAY_NS),
-    "guard_ns": (0, 60 * S),
-    "smoothing": (1e-6, 1.0),
-    "rehearse": (False, True),
-}
+def _inner(where: str, value: Any) -> WaitPolicy:
+    """The policy that a wrapper wraps: a table, or a text as on the command line."""
+    if isinstance(value, str):
+        return parse_policy(value).policy
+    return policy_from_table(where, value).policy
 
 
 def _key(name: str) -> str:

@@ -81,10 +81,13 @@ def decode_second_call(payload: bytes) -> int:
     return step
 
 
-def encode_reply(call: CallOne) -> bytes:
-    """Sampled tokens of a step: one for every sequence of the batch."""
-    # Which tokens they are plays no part here; their number and size do.
-    content = (call.step, list(call.request_ids), [[call.step]] * len(call.request_ids))
+def encode_reply(call: CallOne, tokens: list[list[int]] | None = None) -> bytes:
+    """Sampled tokens of a step: one for every sequence of the batch.
+
+    Where nobody computes any, which tokens they are plays no part; their number and size do.
+    """
+    tokens = tokens or [[call.step]] * len(call.request_ids)
+    content = (call.step, list(call.request_ids), tokens)
     return pickle.dumps(content, protocol=5)
 
 

@@ -1,30 +1,22 @@
-"""The device a worker runs its steps on."""
+"""A device that computes nothing and takes as long as a law says."""
 
 import time
-from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from realrun.native import STOPPED, wait
+from realrun.device.board import LaunchBoard
+from realrun.device.instant import meet
+from realrun.device.interface import Launched
 from realrun.segment import Segment
-from realrun.waiting import Stopped
 from shmsim.message import CallOne
 from shmsim.steptime import StepTimeLaw
 from shmsim.tape import Tape
 from shmsim.units import MS, US
-from shmsim.wait import NAP, PARK, SPIN
 
-_PARK_UNREACHED: Final = (PARK, 0, 0)
+if TYPE_CHECKING:
+    from realrun.waiter import Waiter
+
 _LOOK_AGAIN_NS: Final = 20 * US  # for a launch of another worker that is late
 _WARM_UP_STEP_NS: Final = 1 * MS  # longest step of a warm-up
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """A step on its way."""
-
-    serial: int
-    launched_ns: int  # by this worker
-    duration_ns: int
 
 
 class EchoDevice:
@@ -54,8 +46,7 @@ class EchoDevice:
     ) -> None:
         """Start with nothing launched."""
         self._segment = segment
-        self._board = segment.layout.board
-        self._rank = rank
+        self._board = LaunchBoard(segment, rank)
         # A word that never moves, so that only the clock or the stop word ends a wait on it.
         self._idle = segment.layout.idle_words(1 + rank)
         self._step_time = step_time
@@ -64,22 +55,25 @@ class EchoDevice:
         self._serial = 0
         self._last_done_ns = 0
         self.emulation_cpu_ns = 0
+        self.waiters: list[Waiter] = []
+
+    def load(self, call: CallOne) -> None:
+        """Nothing is loaded."""
 
     def launch(self, call: CallOne, *, is_warm_up: bool) -> Launched:
         """Queue a step; returns at once."""
         self._serial += 1
-        cell_at = self._board.cell_at(self._serial, self._rank)
-        # The stamp first: whoever sees the serial finds it. x86 and the extension's next fence
-        # keep the order; readers take the maximum over workers and look again if it is absent.
-        launched_ns = time.monotonic_ns()
-        self._segment.store(cell_at + 8, launched_ns)
-        self._segment.store(cell_at, self._serial)
+        launched_ns = self._board.post(self._serial)
         duration_ns = self._step_time.draw_ns(
             call.n_decode, call.n_prefill_tokens, call.n_kv_tokens, self._noise.at(call.step)
         )
         if is_warm_up:
             duration_ns = min(duration_ns, _WARM_UP_STEP_NS)
         return Launched(self._serial, launched_ns, duration_ns)
+
+    def done(self, step: Launched) -> bool:
+        """Whether a step is over, as far as this worker's own launch tells."""
+        return time.monotonic_ns() >= max(step.launched_ns, self._last_done_ns) + step.duration_ns
 
     def wait(self, step: Launched) -> tuple[int, int]:
         """Wait until a step is done; steps must be waited for in order.
@@ -98,14 +92,13 @@ class EchoDevice:
         launched_ns = step.launched_ns
         # Nobody can be done before this; the others' launches are nearly always there by then.
         self._meet(max(launched_ns, self._last_done_ns) + step.duration_ns)
-        for worker in range(self._board.n_workers):
-            cell_at = self._board.cell_at(step.serial, worker)
-            while (found := self._segment.load(cell_at)) < step.serial:
+        for worker in range(self._segment.layout.n_workers):
+            while (found := self._board.found(step.serial, worker))[0] < step.serial:
                 self._meet(time.monotonic_ns() + _LOOK_AGAIN_NS)
             # A thread that comes too late finds a later step here, and its own is over long since.
             # Only a rank that does not reply can: the others launch once the output rank replied.
-            if found == step.serial:
-                launched_ns = max(launched_ns, self._segment.load(cell_at + 8))
+            if found[0] == step.serial:
+                launched_ns = max(launched_ns, found[1])
         done_ns = max(launched_ns, self._last_done_ns) + step.duration_ns
         self._meet(done_ns)
         self._last_done_ns = done_ns
@@ -113,12 +106,23 @@ class EchoDevice:
         return launched_ns, done_ns
 
     def _meet(self, instant_ns: int) -> None:
-        """Sleep, then spin, until an instant."""
-        left_ns = instant_ns - time.monotonic_ns()
-        if left_ns <= 0:
-            return
-        nap_ns = max(left_ns - self._guard_ns, 0)
-        plan = (NAP, nap_ns, 0, SPIN, left_ns, 0, *_PARK_UNREACHED, *_PARK_UNREACHED)
-        over = wait(self._segment.memory, self._idle, 0, plan)[0]
-        if over == STOPPED:
-            raise Stopped
+        meet(self._segment, self._idle, instant_ns, self._guard_ns)
+
+    def outputs(self, step: Launched) -> list[list[int]] | None:
+        """It computes none."""
+        del step
+        return None
+
+    def forget(self) -> None:
+        """There is nothing to forget."""
+
+    def begin(self) -> None:
+        """Count from here."""
+        self.emulation_cpu_ns = 0
+
+    def facts(self) -> dict[str, Any]:
+        """It is none."""
+        return {"kind": "echo"}
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,5 +1,6 @@
 """What nobody may leave behind."""
 
+import contextlib
 import tempfile
 import time
 from pathlib import Path
@@ -11,8 +12,11 @@ from realrun.segment import SHM, owner_prefix
 
 def children() -> set[int]:
     """Process ids of the children of this process, ended ones that nobody waited for included."""
-    tasks = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for task in tasks for pid in task.read_text().split()}
+    pids: set[int] = set()
+    for task in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError):  # a thread that has just ended
+            pids.update(int(pid) for pid in task.read_text().split())
+    return pids
 
 
 def left_behind() -> set[Path]:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from realrun.device import EchoDevice
+from realrun.device.echo import EchoDevice
 from realrun.layout import SegmentLayout
 from realrun.segment import Segment
 from realrun.waiting import Stopped

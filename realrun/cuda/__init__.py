@@ -1,0 +1,1 @@
+"""What the real loop needs of a GPU beyond torch: host memory, copies, ends of steps."""

@@ -1,0 +1,1 @@
+"""The decoder that computing devices run: real arithmetic on random weights."""

@@ -1,0 +1,139 @@
+"""Plays a GPU on the CPU: everything is done at once, in the order in which it was asked for.
+
+It shows that the device asks for the right things in the right order, and nothing about a GPU.
+"""
+
+import ctypes
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import realrun.cuda.checks
+import realrun.cuda.sleep
+import realrun.device.cuda
+from realrun.cuda.driver import DriverError
+from realrun.cuda.graphs import buckets_up_to
+
+
+class Event:
+    """An event that comes to pass when it is recorded."""
+
+    def __init__(self, **kinds):
+        self.kinds = kinds
+        self.at_ns = None
+
+    def record(self, stream=None):
+        del stream
+        self.at_ns = time.monotonic_ns()
+
+    def query(self):
+        return self.at_ns is not None
+
+    def synchronize(self):
+        assert self.at_ns is not None
+
+    def elapsed_time(self, later):
+        assert self.kinds.get("enable_timing"), "only such events tell the time"
+        assert later.kinds.get("enable_timing")
+        return (later.at_ns - self.at_ns) / 1e6
+
+
+class Stream:
+    """A stream in which nothing waits."""
+
+    cuda_stream = 0x57
+
+    def __init__(self, device=None):
+        del device
+
+    def synchronize(self):
+        """Nothing is on its way."""
+
+
+class Driver:
+    """The driver; what it may refuse is set by a test."""
+
+    def __init__(self):
+        self.refuses = set()
+        self.registered = {}
+        self.log = []
+
+    def _may(self, name):
+        self.log.append(name)
+        if name in self.refuses:
+            raise DriverError(name, 801)
+
+    def register(self, address, n_bytes):
+        self._may("register")
+        self.registered[address] = n_bytes
+
+    def unregister(self, address):
+        self._may("unregister")
+        del self.registered[address]
+
+    def device_pointer(self, address):
+        assert any(a <= address < a + n for a, n in self.registered.items())
+        return address
+
+    def write_when_reached(self, stream, pointer, value):
+        assert stream == Stream.cuda_stream
+        self._may("write")
+        ctypes.c_uint32.from_address(pointer).value = value
+
+    def attribute(self, number, device):
+        del number, device
+        return 0
+
+
+class Graphs:
+    """Runs the step instead of a graph of it."""
+
+    def __init__(self, decoder, positions):
+        self._decoder = decoder
+        self._positions = positions
+        self._buckets = buckets_up_to(positions.shape[0])
+
+    def bucket_for(self, n_rows):
+        return next(bucket for bucket in self._buckets if bucket >= n_rows)
+
+    def replay(self, n_rows):
+        self._decoder.decode(self._positions[: self.bucket_for(n_rows)])
+
+    def close(self):
+        """Nothing is held."""
+
+
+@contextmanager
+def played_gpu():
+    """Let `realrun.device.cuda` find a GPU; gives the driver."""
+    driver = Driver()
+    cuda = SimpleNamespace(
+        Event=Event,
+        Stream=Stream,
+        set_device=lambda _: None,
+        is_available=lambda: True,
+        device_count=lambda: 1,
+        current_stream=Stream,
+        synchronize=lambda: None,
+        mem_get_info=lambda _: (70 << 30, 80 << 30),
+        get_device_properties=lambda _: SimpleNamespace(name="played", total_memory=1, uuid="0"),
+        stream=lambda _: torch.no_grad(),
+        _sleep=lambda cycles: time.sleep(cycles / 1e9),
+    )
+    names = ("bfloat16", "int64", "frombuffer", "zeros", "__version__", "version")
+    fake = SimpleNamespace(
+        cuda=cuda, device=lambda *_: torch.device("cpu"), **{n: getattr(torch, n) for n in names}
+    )
+    # Without CUDA there is no memory to pin.
+    fake.zeros = lambda *a, pin_memory=False, **k: torch.zeros(*a, **k)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (realrun.device.cuda, realrun.cuda.checks, realrun.cuda.sleep):
+            patch.setattr(module, "torch", fake)
+        patch.setattr(realrun.device.cuda, "driver", lambda: driver)
+        patch.setattr(realrun.device.cuda, "DecodeGraphs", Graphs)
+        patch.setattr(realrun.device.cuda, "cycles_per_ns", lambda: 1.0)
+        patch.setattr(realrun.cuda.checks, "_said", lambda _: [])
+        yield driver
