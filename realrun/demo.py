@@ -11,6 +11,7 @@ from realrun.host import machine_facts, warnings_about
 from shmsim.console import console
 from shmsim.workload import read_trace
 
+_DELAY_PRICE: Final = 10
 _CONFIG: Final = """\
 # Written by 'realrun demo'; edit it and run the commands again.
 [engine]
@@ -31,7 +32,7 @@ jitter = 0.01          # coefficient of variation
 [run]
 seed = 1
 repeats = 2
-delay_price = 10       # core-seconds you would pay to take one second off the critical path
+delay_price = {delay_price}   # core-seconds you would pay to take a second off the critical path
 """
 _GENERATED: Final = """\
 # Token counts by the quantiles of Azure's conversation trace of 2023, Poisson arrivals.
@@ -78,7 +79,7 @@ def run_demo(folder: Path, trace: Path | None) -> None:
     workload = _GENERATED
     if trace is not None:
         workload = _TRACED.format(path=json.dumps(str(trace.resolve())))
-    config.write_text(_CONFIG.format(workers=1, workload=workload))
+    config.write_text(_CONFIG.format(workers=1, workload=workload, delay_price=_DELAY_PRICE))
     facts = machine_facts()
     console.print(
         f"this box: {facts['cpu']}, {len(facts['affinity'])} usable cores, kernel {facts['kernel']}"
@@ -86,13 +87,15 @@ def run_demo(folder: Path, trace: Path | None) -> None:
     for warning in warnings_about(facts):
         console.print(f"[yellow]note:[/] {warning}", soft_wrap=True)
     _command("realrun", "calibrate", "-o", str(profile))
-    _command("shmsim", "tune", str(config), "-p", str(profile), "-o", str(policy))
+    tuning = ("--quick", "--goal", f"price={_DELAY_PRICE}")
+    _command("shmsim", "tune", str(config), "-p", str(profile), "-o", str(policy), *tuning)
     policies = [part for name in (*_BASELINES, str(policy)) for part in ("--policy", name)]
     _command(
         "realrun", "validate", str(config), "-p", str(profile), *policies, "-o", str(folder)
     )  # fmt: skip
+    _command("realrun", "report", str(folder))
     console.print(
-        f"\ndone in {time.monotonic() - started:.0f} s; look at {folder / 'frontier.png'}, "
+        f"\ndone in {time.monotonic() - started:.0f} s; look at {folder / 'report.html'}, "
         f"edit {config} and run any of the commands above again"
     )
 

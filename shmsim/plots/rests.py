@@ -1,180 +1,127 @@
-"""Pictures of waiting; one style for notebooks, reports and paper.
+"""What resting costs, by how long one rested: from a profile."""
 
-Colours are Okabe and Ito's, then some of Tol's, which colour-blind readers tell apart; worlds
-differ by marker, so that a grey print can be read.
-"""
-
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
+from shmsim.plots.style import WIDE, is_narrow, legend, look, new_figure, styled, title_axes
 from shmsim.profile import MachineProfile
 from shmsim.units import MS, US, S, format_ns
 
-COLOURS: Final = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255",
-    "#44AA99", "#999999",
-)  # fmt: skip
+_RESTS_NS: Final = (50 * US, 500 * US, 2 * MS, 10 * MS, 100 * MS, 1 * S)
+_SHIFT: Final = 0.06  # of each curve to the right, so that bars do not hide each other
+_WAKE_UP: Final = {
+    "wake_latency": "wake-up by the doorbell",
+    "timer_overshoot": "wake-up by the timer: late by",
+    "notify_armed": "cost of waking, to the waker",
+    "park_cpu": "CPU of one park",
+}
+_AFTERWARDS: Final = {
+    "slow_after_park": "after a park",
+    "slow_after_doze": "after a doze and a short spin",
+    "slow_after_spin": "after spinning as long",
+    "slow_after_rehearsal": "after a doze and a rehearsal",
+}
 
 
-class FrontierPoint(NamedTuple):
-    """One policy in one world, on the plane of CPU and delay.
-
-    Parameters
-    ----------
-    policy, world
-        Which; world is ``"model"`` or ``"machine"``.
-    cores
-        CPU time over wall time, all processes together.
-    tpot_ns
-        Median time per output token.
-    spread_cores, spread_tpot_ns
-        Half the range over repeats; drawn as bars.
-    """
-
-    policy: str
-    world: str
-    cores: float
-    tpot_ns: float
-    spread_cores: float = 0.0
-    spread_tpot_ns: float = 0.0
-
-
-def frontier_points(
-    table: dict[str, dict[str, dict[str, float]]], n_workers: int
-) -> list[FrontierPoint]:
-    """Points of the frontier from the table of a validation.
-
-    Parameters
-    ----------
-    table
-        By policy and figure: ``simulated``, ``measured`` and ``spread``, as ``validation.json``
-        stores them.
-    n_workers
-        How many workers the cores of one worker stand for.
-    """
-    points = []
-    for name, figures in table.items():
-        tpot, scheduler, worker = (
-            figures[f] for f in ("tpot_p50_ns", "scheduler_cores", "worker_cores")
-        )
-        for world, key in (("machine", "measured"), ("model", "simulated")):
-            cores = scheduler[key] + n_workers * worker[key]
-            spread = scheduler["spread"] + n_workers * worker["spread"], tpot["spread"]
-            points.append(
-                FrontierPoint(
-                    name, world, cores, tpot[key], *(spread if world == "machine" else (0.0, 0.0))
-                )
-            )
-    return points
-
-
-def frontier(points: Sequence[FrontierPoint], title: str = "") -> Figure:
-    """Draw CPU against time per output token, policies by colour and worlds by marker.
-
-    The best corner is the lower left. A line joins the two worlds of one policy: its length is the
-    error of the model.
-    """
-    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
-    axes = figure.subplots()
-    policies = list(dict.fromkeys(point.policy for point in points))
-    for index, policy in enumerate(policies):
-        colour = COLOURS[index % len(COLOURS)]
-        both = [point for point in points if point.policy == policy]
-        axes.plot(
-            [p.cores for p in both], [p.tpot_ns / MS for p in both], "-", color=colour, lw=0.8
-        )
-        for point in both:
-            measured = point.world == "machine"
-            axes.errorbar(
-                point.cores,
-                point.tpot_ns / MS,
-                xerr=point.spread_cores or None,
-                yerr=point.spread_tpot_ns / MS or None,
-                fmt="o" if measured else "D",
-                color=colour,
-                markerfacecolor=colour if measured else "white",
-                markersize=7,
-                capsize=2,
-                elinewidth=0.8,
-                label=policy if measured else None,
-            )
-    axes.plot([], [], "o", color="0.3", label="measured")
-    axes.plot([], [], "D", color="0.3", markerfacecolor="white", label="predicted")
-    axes.set_xlabel("CPU, scheduler and workers together (cores)")
-    axes.set_ylabel("time per output token, median (ms)")
-    axes.set_xlim(left=0)
-    axes.set_title(title, fontsize=10)
-    _tidy(axes)
-    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure
-
-
-def rest_costs(profile: MachineProfile) -> Figure:
+@styled
+def rest_costs(profile: MachineProfile, width_in: float = WIDE) -> Figure:
     """Draw what resting costs, by how long one rested: medians with bars from p10 to p90."""
-    figure = Figure(figsize=(7.2, 3.9), layout="constrained")
-    left, right = figure.subplots(1, 2, sharex=True, sharey=True)
-    _curves(
-        left,
-        profile,
-        {
-            "wake_latency": "wake-up by the doorbell",
-            "timer_overshoot": "wake-up by the timer (late by)",
-            "notify_armed": "cost of waking, to the waker",
-            "park_cpu": "CPU of one park",
-        },
-    )
-    left.set_title("the wake-up itself", fontsize=10)
-    _curves(
-        right,
-        profile,
-        {
-            "slow_after_park": "after a park",
-            "slow_after_doze": "after a doze and a short spin",
-            "slow_after_spin": "after spinning as long",
-            "slow_after_rehearsal": "after a doze and a rehearsal",
-        },
-    )
-    right.set_title("extra time of the work that follows", fontsize=10)
-    left.set_ylabel("µs")
-    for axes in (left, right):
-        axes.set_xscale("log")
-        axes.set_yscale("symlog", linthresh=1)
-        axes.set_ylim(bottom=0)
-        ticks = [100 * US, 1 * MS, 10 * MS, 100 * MS, 1 * S]
-        axes.set_xticks([t / US for t in ticks], [format_ns(t) for t in ticks])
-        axes.set_yticks([0, 1, 10, 100, 1000], ["0", "1", "10", "100", "1000"])
-        axes.set_xlabel("rested for")
-        axes.legend(fontsize=8, frameon=False)
-        _tidy(axes)
+    narrow = is_narrow(width_in)
+    figure = new_figure(width_in, 7.0 if narrow else 4.3)
+    shape = (2, 1) if narrow else (1, 2)
+    first, second = figure.subplots(*shape, sharey=True)
+    for axes, labels, title in (
+        (first, _WAKE_UP, "the wake-up itself"),
+        (second, _AFTERWARDS, "extra time of the work that follows"),
+    ):
+        _draw_curves(axes, profile, labels)
+        axes.set_title(title)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.2))
+        if narrow or axes is first:
+            axes.set_ylabel("median, p10 to p90 (µs)")
     return figure
 
 
-def _curves(axes: Axes, profile: MachineProfile, labels: dict[str, str]) -> None:
+@styled
+def wake_latency(profile: MachineProfile, title: str = "", width_in: float = WIDE) -> Figure:
+    """Draw how long a wake-up takes, by how long the sleeper slept.
+
+    Median and p99 of the wake-up by the doorbell (publication to seen), and by how much a timer is
+    late; bands from p10 to p90.
+    """
+    figure = new_figure(width_in, 3.4)
+    axes = figure.subplots()
+    handles, labels = [], []
+    for index, (name, label) in enumerate(
+        (("wake_latency", "doorbell"), ("timer_overshoot", "timer: late by"))
+    ):
+        curve = profile.costs[name]
+        colour, marker, _ = look(index)
+        xs = [x / US for x in curve.xs]
+        for p, dashes, text in ((0.5, "-", "median"), (0.99, "--", "p99")):
+            (line,) = axes.plot(
+                xs,
+                [point.at(p) / US for point in curve.points],
+                dashes,
+                marker=marker,
+                markersize=5,
+                color=colour,
+                linewidth=1.4,
+            )
+            handles.append(line)
+            labels.append(f"{label}, {text}")
+        axes.fill_between(
+            xs,
+            [point.at(0.1) / US for point in curve.points],
+            [point.at(0.9) / US for point in curve.points],
+            color=colour,
+            alpha=0.18,
+            linewidth=0,
+        )
+    _scale_times(axes)
+    axes.set_xlabel("time asleep")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylabel("wake latency; band p10 to p90 (µs)")
+    title_axes(axes, title)
+    legend(figure, handles, labels, 2)
+    return figure
+
+
+def _scale_times(axes: Axes) -> None:
+    axes.set_xscale("log")
+    axes.set_xticks([t / US for t in _RESTS_NS], [format_ns(t) for t in _RESTS_NS])
+    axes.set_xticks([], minor=True)
+
+
+def _draw_curves(axes: Axes, profile: MachineProfile, labels: Mapping[str, str]) -> None:
     for index, (name, label) in enumerate(labels.items()):
         curve = profile.costs[name]
+        colour, marker, dashes = look(index)
         medians = [point.median / US for point in curve.points]
         low = [m - p.at(0.1) / US for m, p in zip(medians, curve.points, strict=True)]
         high = [p.at(0.9) / US - m for m, p in zip(medians, curve.points, strict=True)]
-        # Shifted a little, so that bars do not hide each other.
-        xs = [x / US * (1 + 0.06 * index) for x in curve.xs]
         axes.errorbar(
-            xs,
+            [x / US * (1 + _SHIFT * index) for x in curve.xs],
             medians,
             yerr=[[max(v, 0) for v in low], [max(v, 0) for v in high]],
-            fmt="osD^"[index] + "-",
-            color=COLOURS[index],
+            fmt=marker,
+            linestyle=dashes,
+            color=colour,
             linewidth=1.4,
             markersize=5,
             capsize=2,
             elinewidth=0.8,
             label=label,
         )
-
-
-def _tidy(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(visible=True, color="0.9", lw=0.6)
-    axes.set_axisbelow(True)
+    _scale_times(axes)
+    axes.set_xlabel("rested for")
+    axes.set_yscale("symlog", linthresh=1, linscale=0.3)  # some work is no slower: 0 µs
+    axes.set_ylim(bottom=0)
+    axes.set_yticks([0, 1, 10, 100, 1000], ["0", "1", "10", "100", "1000"])

@@ -1,4 +1,4 @@
-"""The picture of a validation."""
+"""The picture that a validation leaves beside its figures."""
 
 from pathlib import Path
 

@@ -1,0 +1,45 @@
+"""Pictures of waiting; one style for notebooks, reports, experiments and paper.
+
+Every function draws one picture from values and returns a matplotlib figure, which a notebook
+shows as it is; `write_svg` stores it, `inline_svg` makes it a part of a page. ``width_in`` is the
+width in inches: `WIDE` for a page, `NARROW` for a telephone, where legends go below.
+"""
+
+from shmsim.plots.agreements import Judged, agreement
+from shmsim.plots.arenas import Occupancy, arena_occupancy, occupancy_of
+from shmsim.plots.frontiers import (
+    FrontierPoint,
+    frontier,
+    frontier_of_estimates,
+    frontier_points,
+)
+from shmsim.plots.gaps import describe_plan, gap_distribution, stages_met
+from shmsim.plots.loads import LoadPoint, collapse
+from shmsim.plots.rests import rest_costs, wake_latency
+from shmsim.plots.steps import step_timeline
+from shmsim.plots.style import NARROW, WIDE
+from shmsim.plots.vector import inline_svg, write_svg
+
+__all__ = [
+    "NARROW",
+    "WIDE",
+    "FrontierPoint",
+    "Judged",
+    "LoadPoint",
+    "Occupancy",
+    "agreement",
+    "arena_occupancy",
+    "collapse",
+    "describe_plan",
+    "frontier",
+    "frontier_of_estimates",
+    "frontier_points",
+    "gap_distribution",
+    "inline_svg",
+    "occupancy_of",
+    "rest_costs",
+    "stages_met",
+    "step_timeline",
+    "wake_latency",
+    "write_svg",
+]

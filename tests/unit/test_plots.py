@@ -1,0 +1,382 @@
+"""Pictures: what they may be made of, and that what they say can be read."""
+
+import math
+import xml.etree.ElementTree as ElementTree
+from itertools import combinations, pairwise
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from shmsim.arena_sizing.payloads import payloads_of
+from shmsim.arena_sizing.replay import replay
+from shmsim.plots import (
+    NARROW,
+    WIDE,
+    FrontierPoint,
+    Judged,
+    LoadPoint,
+    agreement,
+    arena_occupancy,
+    collapse,
+    frontier,
+    frontier_of_estimates,
+    frontier_points,
+    gap_distribution,
+    inline_svg,
+    occupancy_of,
+    rest_costs,
+    stages_met,
+    step_timeline,
+    wake_latency,
+    write_svg,
+)
+from shmsim.plots.agreements import VERDICT_LOOKS
+from shmsim.plots.kinds import KIND_LOOKS
+from shmsim.plots.style import look, name_of
+from shmsim.profile import MachineProfile
+from shmsim.records import SliceRow
+from shmsim.routing import ArenaPlan, SlotClass
+from shmsim.stats.estimate import Estimate
+from shmsim.units import FOREVER_NS, MS, US, S
+from shmsim.wait import (
+    KIND_NAMES,
+    SPIN,
+    Stage,
+    doze_rehearse_spin_park,
+    doze_spin_park,
+    only,
+    then_park,
+)
+from tests.report_folders import HOSTILE, records_of, table
+
+PLAN = ArenaPlan((SlotClass(32 << 20, 3), SlotClass(96 << 20, 2)), 1 << 20)
+GAPS_NS = np.random.default_rng(1).normal(2 * MS, 30 * US, 500).astype(np.int64)
+
+
+def estimate(value, half=math.nan):
+    return Estimate(value, value - half, value + half, 0.95, 5, "replications")
+
+
+def payloads(n=60, seed=1):
+    rng = np.random.default_rng(seed)
+    arrival_ns = np.sort(rng.integers(0, 20 * S, n))
+    n_bytes = rng.choice([1 << 10, 20 << 20, 90 << 20, 120 << 20], n)
+    return payloads_of(arrival_ns, n_bytes, rng.integers(1, 2 * S, n))
+
+
+def judged(names=("tp1-spin", "tp2-park", "tp2-ahead")):
+    verdicts = ("holds", "misses", "cannot tell")
+    return [
+        Judged(name, 0.02 * i, 0.02 * i - 0.01, 0.02 * i + 0.01, 0.03, verdicts[i % 3])
+        for i, name in enumerate(names)
+    ]
+
+
+def with_cores(records):
+    steps = records.steps
+    for index, name in enumerate(("scheduler", "worker0")):
+        records.slices.append(SliceRow(name, index, steps[2].scheduled_ns, steps[2].seen_ns))
+    return records
+
+
+PICTURES = {
+    "frontier": lambda w: frontier(frontier_points(table(["spin", "park"]), 1), "title", w),
+    "gaps": lambda w: gap_distribution(
+        GAPS_NS, doze_rehearse_spin_park(1900 * US, 2200 * US), "title", w
+    ),
+    "step": lambda w: step_timeline(with_cores(records_of()), 2, "title", w),
+    "rests": lambda w: rest_costs(MachineProfile.shipped("vm-2cpu"), w),
+    "wake_ups": lambda w: wake_latency(MachineProfile.shipped("vm-2cpu"), "title", w),
+    "agreement": lambda w: agreement(judged(), "CPU (points of a core)", "title", w),
+    "arena": lambda w: arena_occupancy(occupancy_of(PLAN, payloads()), "title", w),
+    "collapse": lambda w: collapse(
+        [
+            LoadPoint(p, x, estimate(x * MS, 0.1 * MS))
+            for p in ("spin", "park")
+            for x in (0.5, 1, 2)
+        ],
+        "title",
+        w,
+    ),
+}
+every_picture = pytest.mark.parametrize("name", PICTURES)
+both_widths = pytest.mark.parametrize("width_in", [WIDE, NARROW])
+
+
+def texts_of(figure):
+    """Every text that is drawn, with its box in pixels."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    out_of_view = {
+        label
+        for axes in figure.axes
+        for axis in (axes.xaxis, axes.yaxis)
+        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())
+        for label in (tick.label1, tick.label2)
+        if not min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())
+    }
+    return [
+        (text.get_text(), text.get_window_extent(renderer))
+        for text in figure.findobj(mpl.text.Text)
+        if text.get_visible() and text.get_text().strip() and text not in out_of_view
+    ]
+
+
+def check_texts(figure):
+    """No text is cut off, and none lies on another."""
+    texts = texts_of(figure)
+    assert texts
+    for text, box in texts:
+        assert box.x0 >= -1, text
+        assert box.x1 <= figure.bbox.x1 + 1, text
+        assert box.y0 >= -1, text
+        assert box.y1 <= figure.bbox.y1 + 1, text
+    for (one, a), (other, b) in combinations(texts, 2):
+        shared = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
+        assert min(shared) <= 1, (one, other)
+
+
+@every_picture
+@both_widths
+def test_no_text_is_cut_off_or_lies_on_another(name, width_in):
+    figure = PICTURES[name](width_in)
+    check_texts(figure)
+
+
+@every_picture
+def test_axes_that_count_time_or_cores_say_the_unit(name):
+    told = {
+        "frontier": ["(cores)", "(ms)"],
+        "gaps": ["(ms)", "(%)"],
+        "step": ["(µs)"],
+        "rests": ["(µs)", "1 s"],
+        "wake_ups": ["(µs)", "1 s"],
+        "agreement": ["(points of a core)"],
+        "arena": ["(s)", "MiB"],
+        "collapse": ["(ms)"],
+    }
+    words = " ".join(text for text, _ in texts_of(PICTURES[name](WIDE)))
+    for unit in told[name]:
+        assert unit in words
+
+
+@every_picture
+def test_a_picture_in_a_page_is_sound_and_the_same_again(name):
+    first, again = (inline_svg(PICTURES[name](WIDE), "a", "A title", "about") for _ in range(2))
+    assert first == again
+    root = ElementTree.fromstring(first.replace("<svg ", "<svg xmlns='http://x' ", 1))
+    ids = [e.get("id") for e in root.iter() if e.get("id")]
+    assert len(set(ids)) == len(ids)
+    assert all(i.startswith("a-") for i in ids)
+    assert root.get("aria-labelledby") == "a-title a-about"
+    for element in root.iter():
+        for key, value in element.attrib.items():
+            if "href" in key:
+                assert value[1:] in ids
+    assert "<style" not in first  # it would hold for the whole page
+    assert "var(--ink" in first
+
+
+def test_what_is_written_to_a_file_is_plain_svg(tmp_path):
+    path = tmp_path / "new" / "a.svg"
+    write_svg(PICTURES["agreement"](WIDE), path)
+    assert ElementTree.parse(path).getroot().tag.endswith("svg")
+    assert "var(" not in path.read_text()
+
+
+def test_titles_in_a_page_are_escaped():
+    svg = inline_svg(PICTURES["agreement"](WIDE), "a", HOSTILE[0], HOSTILE[2])
+    root = ElementTree.fromstring(svg)
+    assert root[0].text == HOSTILE[0]
+    assert root[1].text == HOSTILE[2]
+
+
+@pytest.mark.parametrize("name", ["", "A", "a b", '"', "1a"])
+def test_a_picture_without_a_plain_name_is_refused(name):
+    with pytest.raises(ValueError, match="hyphens"):
+        inline_svg(PICTURES["agreement"](WIDE), name, "t", "d")
+
+
+@both_widths
+def test_any_name_is_drawn_as_letters(width_in):
+    for figure in (
+        agreement(judged(HOSTILE), "TPOT (%)", "", width_in),
+        frontier(frontier_points(table(HOSTILE), 1), "", width_in),
+        collapse([LoadPoint(n, 1, estimate(MS)) for n in HOSTILE], "", width_in),
+    ):
+        check_texts(figure)
+        words = {text for text, _ in texts_of(figure)}
+        for name in HOSTILE:
+            assert words & {name_of(name, longest) for longest in range(16, 50)}
+
+
+@given(st.text())
+def test_a_shown_name_is_short_and_visible(name):
+    shown = name_of(name)
+    assert len(shown) <= 30
+    assert not shown.startswith("_")
+    assert shown.isprintable()
+
+
+def test_a_grey_print_tells_things_apart():
+    looks = [look(i) for i in range(10)]
+    assert len({one.marker for one in looks}) == len({one.colour for one in looks}) == 10
+    assert len({filling.hatch for filling in KIND_LOOKS.values()}) == len(KIND_NAMES)
+    for few in (("holds", "misses", "cannot tell"), ("inside", "outside")):
+        assert len({VERDICT_LOOKS[verdict][0] for verdict in few}) == len(few)
+
+
+def test_the_style_stays_within_its_pictures():
+    before = dict(mpl.rcParams)
+    for draw in PICTURES.values():
+        draw(WIDE)
+    assert dict(mpl.rcParams) == before
+
+
+# Frontier.
+
+
+def test_a_validation_gives_each_policy_a_point_per_world_with_the_range_of_the_machine():
+    points = frontier_points(table(["spin"]), n_workers=2)
+    machine, model = points
+    assert (machine.world, model.world) == ("machine", "model")
+    assert machine.cores.value == pytest.approx(0.5 + 2 * 0.4)
+    assert machine.tpot_ns.half_width == pytest.approx(2 * MS * 0.005)
+    assert math.isnan(model.tpot_ns.half_width)
+
+
+def test_estimates_of_a_sweep_keep_their_intervals():
+    figures = {
+        "scheduler_cores": estimate(0.5, 0.01),
+        "worker_cores": estimate(0.25, 0.02),
+        "tpot_p50_ns": estimate(2 * MS, US),
+    }
+    (point,) = frontier_of_estimates({"spin": figures}, n_workers=2)
+    assert point.cores.value == pytest.approx(1.0)
+    assert point.cores.half_width == pytest.approx(0.01 + 2 * 0.02)
+    assert point.tpot_ns == figures["tpot_p50_ns"]
+    assert point.world == "model"
+
+
+def test_the_stairs_join_what_no_other_policy_beats_in_both():
+    best = [("park", 0.1, 3.0), ("ahead", 0.2, 2.0), ("spin", 2.0, 1.9)]
+    beaten = [("poor", 0.3, 2.5)]
+    points = [
+        FrontierPoint(n, "machine", estimate(cores), estimate(ms * MS))
+        for n, cores, ms in (*beaten, *best)
+    ]
+    stairs = frontier(points).axes[0].lines[0]
+    assert list(zip(*stairs.get_data(), strict=True)) == [(c, ms) for _, c, ms in best]
+
+
+# Gaps.
+
+
+@given(
+    st.lists(st.integers(-MS, 10 * MS), min_size=1, max_size=50),
+    st.integers(0, 5 * MS),
+    st.integers(0, 5 * MS),
+)
+def test_every_event_comes_in_one_stage(gaps_ns, first_ns, more_ns):
+    gaps = np.array(gaps_ns, dtype=np.int64)
+    for plan in (
+        only(SPIN),
+        then_park(SPIN, first_ns, 0),
+        doze_rehearse_spin_park(first_ns, first_ns + more_ns),
+    ):
+        spans = stages_met(plan, gaps)
+        assert sum(span.share for span in spans) == pytest.approx(1.0)
+        assert all(a.until_ns == b.from_ns for a, b in pairwise(spans))
+
+
+def test_shares_are_those_that_were_counted_by_hand():
+    gaps = np.array([10, 20, 30, 40]) * US
+    doze, spin, park = stages_met(doze_spin_park(20 * US, 40 * US), gaps)
+    assert (doze.share, spin.share, park.share) == (0.25, 0.5, 0.25)
+    assert park.until_ns == FOREVER_NS
+    (only_doze, *_) = stages_met(doze_spin_park(20 * US, 40 * US), np.array([5 * US]))
+    assert only_doze.share == 1.0
+
+
+def test_a_long_tail_does_not_squeeze_the_waits_and_is_told():
+    gaps = np.concatenate([GAPS_NS, np.array([50 * S])])
+    figure = gap_distribution(gaps, only(SPIN))
+    assert figure.axes[1].get_xlim()[1] < 3
+    assert any("later" in text for text, _ in texts_of(figure))
+
+
+def test_no_wait_is_no_picture():
+    with pytest.raises(ValueError, match="no wait"):
+        gap_distribution(np.array([], dtype=np.int64), only(SPIN))
+
+
+# One step.
+
+
+def test_a_step_shows_every_process_the_device_and_the_cores():
+    rows = [
+        t.get_text() for t in step_timeline(with_cores(records_of()), 2).axes[0].get_yticklabels()
+    ]
+    assert rows == ["scheduler", "worker0", "device", "core 0", "core 1"]
+
+
+def test_a_core_says_who_has_it():
+    words = [text for text, _ in texts_of(step_timeline(with_cores(records_of()), 2))]
+    assert "scheduler has it" in words
+    assert "worker0 has it" in words
+
+
+def test_the_middle_of_a_long_step_is_left_out_and_said_so():
+    figure = step_timeline(records_of(), 5)
+    left, right = figure.axes
+    assert left.get_xlim()[1] < right.get_xlim()[0]
+    assert any("left out" in text for text, _ in texts_of(figure))
+
+
+@pytest.mark.parametrize("step", [-1, 10_000])
+def test_a_step_that_never_was_is_refused(step):
+    with pytest.raises(ValueError, match="the run has the steps 0 to"):
+        step_timeline(records_of(), step)
+
+
+# Agreement, arena, load.
+
+
+def test_an_unknown_verdict_and_no_verdict_are_refused():
+    with pytest.raises(ValueError, match="unknown verdict 'perhaps'"):
+        agreement([judged()[0]._replace(verdict="perhaps")], "TPOT (%)")
+    with pytest.raises(ValueError, match="no prediction"):
+        agreement([], "TPOT (%)")
+    with pytest.raises(ValueError, match="no point"):
+        collapse([])
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 4), st.integers(1, 4))
+def test_an_arena_is_looked_at_as_it_is_counted(seed, n_small, n_large):
+    plan = ArenaPlan((SlotClass(32 << 20, n_small), SlotClass(96 << 20, n_large)), 1 << 20)
+    given_payloads = payloads(40, seed)
+    usage, occupancy = replay(plan, given_payloads), occupancy_of(plan, given_payloads)
+    assert len(occupancy.fell_back_ns) == usage.n_fallback
+    assert occupancy.held.sum(axis=0).max(initial=0) == usage.n_most_held
+    assert np.all(occupancy.held >= 0)
+    assert np.all(occupancy.held <= [[n_small], [n_large]])
+    assert not occupancy.held[:, -1:].any()
+    assert np.all(np.diff(occupancy.at_ns) >= 0)
+
+
+def test_an_arena_that_nothing_came_to_is_no_picture():
+    nothing = payloads_of(*(np.array([], dtype=np.int64) for _ in range(3)))
+    with pytest.raises(ValueError, match="no payload"):
+        arena_occupancy(occupancy_of(PLAN, nothing))
+
+
+def test_a_plan_that_lasts_for_ever_is_drawn():
+    figure = gap_distribution(GAPS_NS, only(SPIN))
+    assert figure.axes[1].get_xlim()[0] < 2 < figure.axes[1].get_xlim()[1]
+    assert stages_met(only(SPIN), GAPS_NS) == [(SPIN, 0, FOREVER_NS, 1.0)]
+    assert Stage(SPIN, FOREVER_NS, 0) in only(SPIN)
