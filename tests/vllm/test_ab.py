@@ -1,0 +1,122 @@
+"""How arms of a live engine are held against each other; no engine here."""
+
+import math
+
+import numpy as np
+import pytest
+
+from realrun.equivalence import Verdict
+from realrun.vllm.ab import (
+    CONTROL_ARM,
+    REFERENCE,
+    Block,
+    Plan,
+    _check_in_force,
+    _check_tokens,
+    summarize,
+)
+from realrun.vllm.control import Counters
+from realrun.vllm.report import comparison_claims, comparison_table
+from shmsim.claims import read_claims, write_claims
+
+PLAN = Plan(1, True, 1, 100, 4, 2, 0.0)
+NOTHING = Counters(1, 0, 0)
+
+
+def blocks(tpot_s, scheduler_cores, noise=0.002, seed=1):
+    """Of every arm, four a start; a start has a speed of its own."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for start in range(PLAN.starts):
+        speed = rng.uniform(0.8, 1.2)
+        for arm, seconds in tpot_s.items():
+            rows += [
+                Block(
+                    start,
+                    arm,
+                    speed * seconds * rng.normal(1, noise),
+                    math.nan,
+                    {"scheduler": scheduler_cores[arm], "worker0": 1.0},
+                    0.9,
+                    0.0,
+                    0,
+                    0.01,
+                    [[1, 2]],
+                    {"scheduler": NOTHING},
+                )
+                for _ in range(4)
+            ]
+    return rows
+
+
+TPOT_S = {REFERENCE: 4e-3, "park": 4.8e-3, "ahead": 4e-3, CONTROL_ARM: 4e-3}
+CORES = {REFERENCE: 0.95, "park": 0.15, "ahead": 0.25, CONTROL_ARM: 0.95}
+
+
+def by_arm(noise=0.002):
+    return {r.arm: r for r in summarize(blocks(TPOT_S, CORES, noise), "park")}
+
+
+def test_what_differs_between_starts_falls_out_of_the_ratios():
+    results = by_arm()
+    assert results["park"].tpot_ratio.value == pytest.approx(1.2, abs=0.005)
+    assert results["ahead"].verdict is Verdict.HOLDS
+    assert results["park"].verdict is Verdict.MISSES
+
+
+def test_to_be_faster_is_no_fault():
+    faster = {r.arm: r for r in summarize(blocks({**TPOT_S, "ahead": 3e-3}, CORES), "park")}
+    assert faster["ahead"].verdict is Verdict.HOLDS
+
+
+def test_noise_leads_to_no_verdict_not_to_a_good_one():
+    assert by_arm(noise=0.2)["ahead"].verdict is Verdict.CANNOT_TELL
+
+
+def test_waiting_is_one_for_vllm_and_nothing_for_parking():
+    results = by_arm()
+    assert results[REFERENCE].wait_cpu_ratio.value == pytest.approx(1.0)
+    assert results["park"].wait_cpu_ratio.value == pytest.approx(0.0)
+    expected = (0.25 * 4.0 - 0.15 * 4.8) / (0.95 * 4.0 - 0.15 * 4.8)
+    assert results["ahead"].wait_cpu_ratio.value == pytest.approx(expected, abs=0.01)
+
+
+def test_claims_can_be_read_back_and_name_every_arm(tmp_path):
+    results = summarize(blocks(TPOT_S, CORES), "park")
+    write_claims(tmp_path / "c.json", {}, comparison_claims(PLAN, results))
+    claims = {claim.id: claim for claim in read_claims(tmp_path / "c.json")}
+    assert claims["vllm/tpot_ratio/tp1-async-1-ahead"].holds
+    assert not claims["vllm/tpot_ratio/tp1-async-1-park"].holds
+    assert "vllm/wait_cpu_ratio/tp1-async-1-ahead" in claims
+    assert "vllm/tokens_identical/tp1-async-1" in claims
+    assert comparison_table(PLAN, results).row_count == len(TPOT_S)
+
+
+def test_other_tokens_stop_the_comparison():
+    rows = blocks(TPOT_S, CORES)
+    with pytest.raises(RuntimeError, match="other tokens"):
+        _check_tokens([*rows, rows[0]._replace(tokens=[[1, 3]])])
+
+
+@pytest.mark.parametrize(
+    ("arm", "moved", "is_fine"),
+    [
+        ("ahead", {"sent": 600, "waits": 590, "at_once": 10}, True),
+        ("ahead", {"sent": 600, "vllm_waits": 590, "pinged": 600}, False),
+        ("ahead", {"sent": 600, "waits": 590, "pinged": 600}, False),
+        ("ahead", {}, False),
+        (REFERENCE, {"sent": 600, "vllm_waits": 590, "pinged": 600}, True),
+        (REFERENCE, {"sent": 600, "waits": 590}, False),
+        ("window=2ms", {"sent": 600, "vllm_waits": 590, "pinged": 600}, True),
+    ],
+)
+def test_an_arm_counts_only_if_its_counters_moved(arm, moved, is_fine):
+    block = blocks({arm: 1.0}, {arm: 1.0})[0]._replace(
+        moved={"scheduler": NOTHING._replace(**moved)}
+    )
+    arms = {"ahead": "ahead.json", "window=2ms": "window=2ms"}
+    if is_fine:
+        _check_in_force(block, arms)
+    else:
+        with pytest.raises(RuntimeError, match=r"in force|no message"):
+            _check_in_force(block, arms)
