@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 from rich import box
 from rich.table import Table
 
+from shmsim.arena_sizing import cli as arena_cli
 from shmsim.claims import read_claims
 from shmsim.config import NamedPolicy
 from shmsim.console import (
@@ -20,16 +21,26 @@ from shmsim.console import (
     load_or_default,
     load_policies,
 )
+from shmsim.export import cli as export_cli
+from shmsim.figures import shown, summarize_with_intervals
 from shmsim.inputs.shipped import shipped_names
-from shmsim.metrics import Summary, summarize
-from shmsim.policies import POLICIES, PRESETS
+from shmsim.policies import POLICIES, PRESETS, SOURCES
+from shmsim.policies.parameters import parameters_of
 from shmsim.policy_file import write_policy
 from shmsim.profile import COSTS, MachineProfile
 from shmsim.provenance import MARKS
 from shmsim.records import RunRecords
-from shmsim.sim.run import simulate, tune
+from shmsim.sim.engine import simulate_with
+from shmsim.sim.sweep import engine_that_pays, steps_of, sweep
+from shmsim.sim.tune import FULL, QUICK, tune
+from shmsim.sim.tune_report import finalists_table, found_of, notes
+from shmsim.stats.estimate import Estimate
+from shmsim.sweep.report import cell_table, footnotes
+from shmsim.sweep.spec import load_sweep
+from shmsim.sweep.tables import write_tables
 from shmsim.timeline import window_of_steps, write_timeline
-from shmsim.units import MS, format_ns
+from shmsim.tuner import GOAL, parse_goal
+from shmsim.units import format_ns
 from shmsim.wait import WaitPolicy
 
 app = typer.Typer(
@@ -39,6 +50,9 @@ app = typer.Typer(
     help="Predict how the processes of an LLM engine should wait for each other.\n\n"
     "Costs come from a profile that 'realrun calibrate' measured; nothing runs for real here.",
 )
+
+app.command("arena", help=arena_cli.HELP)(arena_cli.arena_command)
+app.command("export", help=export_cli.HELP)(export_cli.export_command)
 
 PolicyOption = Annotated[
     list[str],
@@ -54,15 +68,15 @@ PolicyOption = Annotated[
 def list_policies() -> None:
     """List the policies, what each does and its parameters."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for label in ("kind", "parameters", "what it does"):
+    for label in ("kind", "parameters", "what it does", "source"):
         table.add_column(label)
     for name, policy_type in POLICIES.items():
         parameters = ", ".join(
             f"{field.removesuffix('_ns')}={_show(field, value)}"
-            for field, value in policy_type()._asdict().items()  # type: ignore[attr-defined]
-            if field != "mean_wait_ns"
+            for field, value in parameters_of(policy_type()).items()
         )
-        table.add_row(name, parameters or "none", (policy_type.__doc__ or "").splitlines()[0])
+        does = (policy_type.__doc__ or "").splitlines()[0]
+        table.add_row(name, parameters or "none", does, SOURCES[name])
     console.print(table)
     console.print("presets: " + ", ".join(PRESETS))
     console.print("example: --policy WakeAhead:guard=80us,smoothing=0.1")
@@ -74,10 +88,17 @@ def simulate_command(
     profile_path: ProfileOption = Path("profile.json"),
     policy: PolicyOption = [],  # noqa: B006 - typer reads the default
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the records (Parquet).")
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for the records (Parquet) of replication 0."),
     ] = None,
+    replications: Annotated[
+        int,
+        typer.Option(
+            "--replications", "-r", min=1, help="Runs of each policy, all on the same tapes."
+        ),
+    ] = 5,
 ) -> None:
-    """Predict what each policy does to TPOT, TTFT and CPU.
+    """Predict what each policy does to TPOT, TTFT and CPU, with 95 % intervals.
 
     Example: shmsim simulate -p profile.json --policy spin --policy park
     """
@@ -85,15 +106,26 @@ def simulate_command(
         config = load_or_default(config_path)
         profile = MachineProfile.read(profile_path)
         policies = load_policies(policy) if policy else config.policies
-        summaries: list[tuple[str, Summary]] = []
+        found: dict[str, dict[str, Estimate]] = {}
         with Bar() as bar:
             for index, named in enumerate(policies):
-                bar.show(f"model: {named.name}", index / len(policies))
-                records = simulate(config, named.policy, profile)
-                summaries.append((named.name, summarize(records)))
+                n_steps = replications * steps_of(config)
+                engine = engine_that_pays(config, profile, named.policy, n_steps)
+                runs = []
+                for i in range(replications):
+                    share = (index + i / replications) / len(policies)
+                    bar.show(f"model: {named.name}, replication {i}", share)
+                    runs.append(simulate_with(config, named.policy, profile, i, engine))
+                found[named.name] = summarize_with_intervals(runs, seed=config.seed)
                 if out is not None:
-                    records.write(out / named.name.replace("/", "_"))
-        console.print(summary_table(summaries))
+                    runs[0].write(out / named.name.replace("/", "_"))
+        console.print(figures_table(found))
+        console.print(
+            f"estimate and half-width: 95 % intervals, n = {replications} replications of seed "
+            f"{config.seed}, the same tapes for every policy"
+        )
+        for note in table_notes(found):
+            console.print(note, markup=False)
         if out is not None:
             console.print(f"records: {out}")
 
@@ -103,55 +135,107 @@ def tune_command(
     config_path: ConfigArgument = None,
     profile_path: ProfileOption = Path("profile.json"),
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Where the chosen policy is written.")
+        Path, typer.Option("--out", "-o", help="Where the policy is written; a picture beside it.")
     ] = Path("policy.json"),
+    goal_text: Annotated[
+        str,
+        typer.Option(
+            "--goal",
+            help="Limits against the default, then what is to be least: cpu, memory, tpot-p50, "
+            "..., or 'price R', which is cores + R x (TPOT / TPOT of the default - 1).",
+        ),
+    ] = GOAL,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short list, few tapes: 20 s instead of minutes.")
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--runs", help="Folder that keeps every run; a second call goes on there."),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=0, help="Processes; 0: one for each core.")
+    ] = 0,
 ) -> None:
-    """Choose the guard of WakeAhead, or a spin window, in the model.
+    """Choose a policy in the model, its parameters, and for bulk its routes and arena.
 
-    The price of a wait is cores + delay_price x (added TPOT / TPOT of busy spin); the lowest wins.
+    The first policy of the config is the default: it is kept unless another is surely better.
     """
     with errors_explained():
         config = load_or_default(config_path)
         profile = MachineProfile.read(profile_path)
+        goal = parse_goal(goal_text)
+        budget = QUICK if quick else FULL
         with Bar() as bar:
-            tuner, summaries, reference = tune(
-                config,
-                profile,
-                PRESETS["spin"],
-                lambda done, total: bar.show(f"trial {done} of {total}", done / total),
+            tuned = tune(config, profile, goal, folder, budget=budget, jobs=jobs, progress=bar.show)
+        console.print(finalists_table(tuned))
+        for note in notes(tuned, budget):
+            console.print(note, markup=False)
+        chosen = tuned.chosen
+        write_policy(out, NamedPolicy("tuned", chosen.policy), found_of(tuned, profile))
+        from shmsim.sim.tune_picture import write_picture  # with matplotlib, slow to load
+
+        picture = out.with_suffix(".svg")
+        write_picture(picture, tuned)
+        console.print(f"chosen: {chosen.name}, written to {out}; picture: {picture}", markup=False)
+
+
+_SWEEP_HELP: Final = """Run policies x workloads x profiles on common tapes; tables with intervals.
+
+SWEEP.toml names profiles and policies, and what varies in the config:
+
+\b
+  profiles = ["vm-2cpu", "profile.json"]
+  configs = ["base.toml"]         # what the rest stands on; without it the defaults
+  replications = 10               # runs of each point, numbered, one tape for each number
+  \\[grid]                          # keys of a config: every combination
+  workload.concurrency = [1, 8]
+  device.step = ["2ms", "10ms"]
+  [\\[case]]                        # or named sets of them
+  name = "light"
+  workload.requests = 20
+  [\\[policy]]                      # the first is the reference, unless reference = NAME
+  preset = ["spin", "park"]
+  [\\[policy]]
+  kind = "WakeAhead"
+  guard = ["50us", "100us"]       # a list: one policy for each
+  \\[stop]                          # add replications until this is known well enough
+  figure = "tpot_p50_ns"
+  relative = 0.005
+  most = 200
+
+Interrupt it at any time: points are stored one by one under a hash of all they depend on, and
+the same command goes on where it was. It writes points.parquet (a row for each run),
+estimates.parquet and comparisons.parquet (differences to the reference).
+"""
+
+
+@app.command("sweep", help=_SWEEP_HELP)
+def sweep_command(
+    path: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="What to run, see above.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="Folder that keeps the points and gets the tables."),
+    ] = Path("runs/sweep"),
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=0, help="Processes; 0: one for each core.")
+    ] = 0,
+) -> None:
+    """Run a sweep, draw its tables."""
+    with errors_explained():
+        plan = load_sweep(path)
+        with Bar() as bar:
+            points = sweep(
+                plan,
+                out,
+                jobs=jobs,
+                progress=lambda done, total: bar.show(f"point {done} of {total}", done / total),
             )
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("policy")
-        for label in (
-            "price\ncores",
-            "TPOT mean\nms",
-            "against\nspin",
-            "scheduler\ncores",
-            "worker\ncores",
-        ):
-            table.add_column(label, justify="right")
-        best = tuner.best()
-        for trial, summary in sorted(
-            zip(tuner.trials, summaries, strict=True), key=lambda pair: pair[0].cost
-        ):
-            table.add_row(
-                ("→ " if trial is best else "  ") + describe(trial.policy).replace(" ", "\u00a0"),
-                f"{trial.cost:.3f}",
-                f"{summary.tpot.mean / MS:.3f}",
-                f"{100 * (summary.tpot.mean / reference.tpot.mean - 1):+.2f} %",
-                f"{summary.scheduler_cores:.3f}",
-                f"{summary.worker_cores:.3f}",
-            )
-        console.print(table)
-        found = {
-            "price_cores": best.cost,
-            "delay_price": config.delay_price,
-            "trials": len(tuner.trials),
-            "seed": config.seed,
-            "profile_measured_at": profile.measured_at,
-        }
-        write_policy(out, NamedPolicy("tuned", best.policy), found)
-        console.print(f"chosen: {describe(best.policy)}, written to {out}")
+        found = write_tables(out, plan, points)
+        for result in found:
+            console.print(cell_table(plan, result))
+        for note in footnotes(plan, found):
+            console.print(note, markup=False)
+        console.print(f"tables: {out}", markup=False)
 
 
 @app.command("profile")
@@ -272,34 +356,57 @@ def profile_table(profile: MachineProfile) -> Table:
     return table
 
 
-def summary_table(summaries: list[tuple[str, Summary]]) -> Table:
-    """Draw the figures of several runs of one workload."""
+#: Figures that ``shmsim simulate`` shows.
+_SIMULATED: Final = (
+    "tpot_p50_ns",
+    "tpot_p99_ns",
+    "itl_p99_ns",
+    "ttft_p50_ns",
+    "ttft_after_idle_p50_ns",
+    "output_tokens_per_s",
+    "scheduler_cores",
+    "worker_cores",
+)
+
+
+def figures_table(found: dict[str, dict[str, Estimate]]) -> Table:
+    """Draw the figures of several policies on one workload, half-widths below the estimates."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("policy")
-    for label in (
-        "TPOT p50 ms", "p99", "ITL p99 ms", "TTFT p50 ms", "after idle", "tok/s", "scheduler cores",
-        "each worker",
-    ):  # fmt: skip
-        table.add_column(label, justify="right")
-    for name, s in summaries:
-        table.add_row(
-            name,
-            f"{s.tpot.p50 / MS:.3f}",
-            f"{s.tpot.p99 / MS:.3f}",
-            f"{s.itl.p99 / MS:.3f}",
-            f"{s.ttft.p50 / MS:.2f}",
-            f"{s.ttft_after_idle.p50 / MS:.2f}" if s.ttft_after_idle.n else "none",
-            f"{s.output_tokens_per_s:.0f}",
-            f"{s.scheduler_cores:.3f}",
-            f"{s.worker_cores:.3f}",
-        )
+    for figure in _SIMULATED:
+        table.add_column(shown(figure).label, justify="right")
+    for policy, figures in found.items():
+        cells = []
+        for figure in _SIMULATED:
+            estimate = figures[figure]
+            text = estimate.text(shown(figure).unit) if estimate.n else "none"
+            mark = " ?" if estimate.caveat and estimate.n else ""
+            cells.append(text.replace(" ± ", "\n±").replace(" (", "\n(") + mark)
+        table.add_row(policy, *cells)
     return table
+
+
+def table_notes(found: dict[str, dict[str, Estimate]]) -> list[str]:
+    """Methods behind a table of `figures_table`, and what is marked in it."""
+    methods: dict[str, list[str]] = {}
+    notes: dict[str, list[str]] = {}
+    for figures in found.values():
+        for figure in _SIMULATED:
+            estimate, label = figures[figure], shown(figure).label
+            if estimate.n and estimate.half_width == estimate.half_width:
+                methods.setdefault(estimate.method.partition(",")[0], []).append(label)
+            if estimate.n and estimate.caveat:
+                notes.setdefault(estimate.caveat, []).append(label)
+    return [
+        *(f"{method}: {', '.join(dict.fromkeys(labels))}" for method, labels in methods.items()),
+        *(f"? {', '.join(dict.fromkeys(labels))}: {note}" for note, labels in notes.items()),
+    ]
 
 
 def describe(policy: WaitPolicy) -> str:
     """Write a policy with its first parameter and those that are not as usual."""
-    fields: dict[str, float] = policy._asdict()  # type: ignore[attr-defined]
-    usual: dict[str, float] = type(policy)()._asdict()  # type: ignore[attr-defined]
+    fields = parameters_of(policy)
+    usual = parameters_of(type(policy)())
     shown = ", ".join(
         f"{name.removesuffix('_ns')} {_show(name, value)}"
         for index, (name, value) in enumerate(fields.items())
@@ -308,7 +415,9 @@ def describe(policy: WaitPolicy) -> str:
     return f"{type(policy).__name__} {shown}".rstrip()
 
 
-def _show(field: str, value: float) -> str:
+def _show(field: str, value: Any) -> str:
+    if field == "inner":
+        return describe(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if not field.endswith("_ns"):

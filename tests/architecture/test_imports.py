@@ -40,3 +40,9 @@ def test_the_model_runs_without_the_compiler():
 @pytest.mark.slow
 def test_only_the_compiler_loads_numba():
     assert "numba" in loaded_by("shmsim.sim.compiled")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["worker", "scheduler", "run", "gpu_check"])
+def test_only_a_device_that_computes_loads_torch(module):
+    assert "torch" not in loaded_by(f"realrun.{module}")

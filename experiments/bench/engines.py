@@ -1,0 +1,343 @@
+"""How fast the compiled engines are beside SimPy, whether they give its bits, and how sure we are.
+
+Usage: python experiments/bench/engines.py [--quick] [--json FILE]
+           [--parts {alike,speed,sweep,growth,statistics} ...]
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import alike
+import numpy as np
+import simulated
+import stats
+from loops import Loop, heap_loop, loops
+
+from realrun.host import machine_facts
+from shmsim.claims import Claim, write_claims
+from shmsim.policies import WakeAhead
+from shmsim.sim.events import simulate_arrays
+from shmsim.sim.recurrence import refuses, run_many
+from shmsim.sim.run import simulate
+from shmsim.units import US
+
+PARTS: Final = ("alike", "speed", "sweep", "growth", "statistics")
+SEED: Final = 20261130
+_POLICY: Final = WakeAhead()
+_N_POLICIES: Final = 64
+EVENTS_PER_S: Final = 500_000
+RECURRENCE_PER_S: Final = 20_000_000
+SWEEP_S: Final = 10
+SLIDER_MS: Final = 50
+#: As for SimPy (model.py): each worker, request and policy is the same work again.
+EXPONENT: Final = 1.15
+#: Of tokens, which the caller gets; see model.py.
+BYTES_PER_STEP: Final = 120
+
+
+class Effort(NamedTuple):
+    """How much is measured."""
+
+    cases: int
+    rounds: int
+    steps: dict[str, int]
+    sweep_steps: int
+    workers: tuple[int, ...]
+    requests: tuple[int, ...]
+    policies: tuple[int, ...]
+    memory_steps: tuple[int, int]
+
+
+FULL: Final = Effort(
+    cases=300,
+    rounds=7,
+    steps={"simpy": 1_000, "heap": 20_000, "events": 40_000, "recurrence": 1_000_000},
+    sweep_steps=1_000_000,
+    workers=(1, 4, 16, 64),
+    requests=(1_000, 10_000, 100_000),
+    policies=(1, 4, 16, 64),
+    memory_steps=(200_000, 2_000_000),
+)
+QUICK: Final = Effort(
+    cases=20,
+    rounds=2,
+    steps={"simpy": 1_000, "heap": 5_000, "events": 5_000, "recurrence": 50_000},
+    sweep_steps=20_000,
+    workers=(1, 4),
+    requests=(100, 1_000),
+    policies=(1, 8),
+    memory_steps=(20_000, 100_000),
+)
+
+Part = tuple[list[Claim], Any]
+
+
+def _cpu_s(work: Callable[[], object]) -> float:
+    started_s = time.process_time()
+    work()
+    return time.process_time() - started_s
+
+
+def _steps_per_s(run: Callable[[int], int], n_steps: int) -> float:
+    started_s = time.process_time()
+    n = run(n_steps)
+    return n / (time.process_time() - started_s)
+
+
+def _spread(name: str, found: list[float], unit: str, bound: float, direction: str) -> Claim:
+    median = float(np.median(found))
+    return Claim(name, median, min(found), max(found), unit, bound, direction, len(found), SEED)
+
+
+# The same bits.
+
+
+def measure_alike(effort: Effort) -> Part:
+    """Compare records with SimPy's, row by row."""
+    found = alike.compare(SEED, effort.cases)
+    for name, compared in found.items():
+        print(f"  {name}: {compared.n} configs, {compared.difference or 'no difference'}")
+    n_same = sum(c.n for c in found.values() if not c.difference)
+    n = sum(c.n for c in found.values())
+    claim = Claim(
+        "engines/bit_identical_configs", *(n_same, n_same, n_same, "runs", n, ">=", n, SEED)
+    )
+    return [claim], {name: compared._asdict() for name, compared in found.items()}
+
+
+# Speed.
+
+
+def _engines(loop: Loop) -> dict[str, Callable[[int], int]]:
+    """What can run a loop: each takes a number of steps, and returns how many they were."""
+    found: dict[str, Callable[[int], int]] = {
+        "simpy": lambda n: len(simulate(loop.steps(n), _POLICY, loop.profile).steps),
+        "events": lambda n: simulate_arrays(loop.steps(n), _POLICY, loop.profile).n_steps,
+    }
+    if refuses(loop.config, loop.profile) is None:
+        found["recurrence"] = lambda n: (
+            run_many(loop.steps(n), [_POLICY], loop.profile, threads=1)[0].n_steps
+        )
+    if loop.name == "lean":
+        found["heap"] = heap_loop
+    return found
+
+
+def measure_speed(effort: Effort) -> Part:
+    """Steps per second and core, all engines on the same loops, in turns."""
+    runners = {
+        (loop.name, engine): run
+        for loop in loops().values()
+        for engine, run in _engines(loop).items()
+    }
+    first_run_s = {}
+    for (loop_name, engine), run in runners.items():
+        first_run_s[f"{loop_name}, {engine}"] = _cpu_s(partial(run, 1))
+    speeds: dict[tuple[str, str], list[float]] = {key: [] for key in runners}
+    for _ in range(effort.rounds):
+        for key, run in runners.items():
+            speeds[key].append(_steps_per_s(run, effort.steps[key[1]]))
+    for (loop_name, engine), found in speeds.items():
+        print(
+            f"  {loop_name:<24} {engine:<12} {np.median(found):12,.0f} steps/s "
+            f"({min(found):,.0f} to {max(found):,.0f})"
+        )
+    events, lean = "everything on", "lean"
+    claims = [
+        _spread("engines/steps_per_s/events", speeds[events, "events"], "1/s", EVENTS_PER_S, ">="),
+        _spread(
+            "engines/steps_per_s/recurrence",
+            speeds[lean, "recurrence"],
+            *("1/s", RECURRENCE_PER_S, ">="),
+        ),
+    ]
+    for loop_name, engine, least in ((events, "events", 100.0), (lean, "recurrence", 1000.0)):
+        pairs = zip(speeds[loop_name, engine], speeds[loop_name, "simpy"], strict=True)
+        ratios = [fast / slow for fast, slow in pairs]
+        claims.append(_spread(f"engines/ratio_to_simpy/{engine}", ratios, "ratio", least, ">="))
+    table = {f"{loop_name}, {engine}": found for (loop_name, engine), found in speeds.items()}
+    return claims, {"steps_per_s": table, "first_run_s": first_run_s}
+
+
+# Many policies on one tape.
+
+
+def _policies(n: int) -> list[WakeAhead]:
+    return [WakeAhead(guard_ns=20 * US + 3 * US * i) for i in range(n)]
+
+
+def measure_sweep(effort: Effort) -> Part:
+    """64 policies on one tape, and one point for a slider."""
+    claims, table = [], {}
+    for name, loop in loops().items():
+        if refuses(loop.config, loop.profile) is not None:
+            continue
+        config = loop.steps(effort.sweep_steps)
+        run_many(loop.steps(1), _policies(1), loop.profile)
+        started_s = time.perf_counter()
+        run_many(config, _policies(_N_POLICIES), loop.profile)
+        table[name] = time.perf_counter() - started_s
+        print(
+            f"  {_N_POLICIES} policies, {effort.sweep_steps:,} steps, {name}: {table[name]:.1f} s"
+        )
+    sweep_s = table["lean"]
+    claims.append(
+        Claim(
+            "engines/sweep_64x1M_s",
+            *(sweep_s, min(table.values()), max(table.values()), "s", SWEEP_S, "<=", 1, SEED),
+        )
+    )
+    loop = loops()["a core for each thread"]
+    config = loop.steps(effort.sweep_steps // 10)
+    points_ms = []
+    for policy in _policies(effort.rounds):
+        started_s = time.perf_counter()
+        run_many(config, [policy], loop.profile)
+        points_ms.append(1e3 * (time.perf_counter() - started_s))
+    claims.append(_spread("engines/slider_point_ms", points_ms, "ms", SLIDER_MS, "<="))
+    return claims, {"sweep_s": table, "slider_ms": points_ms}
+
+
+# Growth.
+
+
+def measure_growth(effort: Effort) -> Part:
+    """How time grows with workers, requests and policies, and memory with the length of a run."""
+    loop = loops()["a core for each thread"]
+    n_steps = effort.steps["events"]
+    claims, table = [], {}
+
+    def grows(name: str, sizes: dict[int, Callable[[], object]]) -> None:
+        times = {}
+        for size, work in sizes.items():
+            work()
+            times[size] = min(_cpu_s(work) for _ in range(3))
+        power = simulated.exponent(list(times)[-3:], list(times.values())[-3:])
+        shown = ", ".join(f"{size:,}: {1e3 * cpu_s:,.1f} ms" for size, cpu_s in times.items())
+        print(f"  {name}: to the power of {power:.2f} ({shown})")
+        table[name] = times
+        claims.append(
+            Claim(
+                f"engines/growth_exponent/{name.replace(', ', '/')}",
+                *(power, power, power, "power", EXPONENT, "<=", len(times), SEED),
+            )
+        )
+
+    for engine, run in _engines(loop).items():
+        if engine == "simpy":
+            continue
+        crowds = {
+            n: _engines(loop._replace(config=_with_workers(loop, n)))[engine]
+            for n in effort.workers
+        }
+        grows(f"workers, {engine}", {n: partial(crowd, n_steps) for n, crowd in crowds.items()})
+        grows(
+            f"steps, {engine}",
+            {n: partial(run, n) for n in (n_steps, 4 * n_steps, 16 * n_steps)},
+        )
+        tokens = {n: simulated.with_requests(n) for n in effort.requests}
+        if engine == "events":
+            grows(
+                "requests, events",
+                {n: partial(simulate_arrays, c, _POLICY, loop.profile) for n, c in tokens.items()},
+            )
+    config = loop.steps(n_steps)
+    grows(
+        "policies, recurrence",
+        {
+            n: partial(run_many, config, _policies(n), loop.profile, threads=1)
+            for n in effort.policies
+        },
+    )
+    for engine in ("events", "recurrence"):
+        few, many = (_peak(engine, n) for n in effort.memory_steps)
+        grown = (many - few) / (effort.memory_steps[1] - effort.memory_steps[0])
+        print(f"  {engine}: {grown:.0f} bytes more for each step")
+        table[f"bytes per step, {engine}"] = {"bytes": grown}
+        claims.append(
+            Claim(
+                f"engines/bytes_per_step/{engine}",
+                *(grown, grown, grown, "bytes", BYTES_PER_STEP, "<=", 1, SEED),
+            )
+        )
+    return claims, table
+
+
+def _with_workers(loop: Loop, n: int) -> Any:
+    return replace(loop.config, engine=replace(loop.config.engine, workers=n))
+
+
+def _peak(engine: str, n_steps: int) -> int:
+    command = [sys.executable, __file__, "--peak-of", engine, str(n_steps)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return int(done.stdout)
+
+
+def _tell_peak(engine: str, n_steps: int) -> None:
+    """In a process of its own: run once, print the greatest memory in bytes."""
+    run = _engines(loops()["a core for each thread"])[engine]
+    run(n_steps)
+    print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+# Statistics.
+
+
+def measure_statistics(effort: Effort) -> Part:
+    """Coverage of the intervals, and what common tapes buy."""
+    claims = stats.claims(SEED, quick=effort is QUICK)
+    for claim in claims:
+        print(f"  {claim.id}: {claim.value:.4g} {claim.unit} ({claim.low:.4g} to {claim.high:.4g})")
+    return claims, {}
+
+
+def main() -> None:
+    """Measure, tell, store."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path, help="claims file; the record goes beside it")
+    parser.add_argument("--quick", action="store_true", help="few and small runs: 2 minutes")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--peak-of", nargs=2, metavar=("ENGINE", "STEPS"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peak_of:
+        _tell_peak(arguments.peak_of[0], int(arguments.peak_of[1]))
+        return
+    effort = QUICK if arguments.quick else FULL
+    measure = {
+        "alike": measure_alike,
+        "speed": measure_speed,
+        "sweep": measure_sweep,
+        "growth": measure_growth,
+        "statistics": measure_statistics,
+    }
+    started_s = time.monotonic()
+    found: list[Claim] = []
+    records: dict[str, Any] = {}
+    for part in arguments.parts:
+        print(part, flush=True)
+        claims, records[part] = measure[part](effort)
+        found += claims
+    for claim in found:
+        print(f"{claim.id}: {claim.value:.4g} {claim.unit} ({claim.low:.4g} to {claim.high:.4g})")
+    print(f"\n{time.monotonic() - started_s:.0f} s")
+    if arguments.json:
+        write_claims(arguments.json, machine_facts(), found)
+        beside = arguments.json.with_name(f"{arguments.json.stem}_cells.json")
+        beside.write_text(json.dumps(records, indent=1) + "\n")
+        print(f"stored in {arguments.json} and {beside}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

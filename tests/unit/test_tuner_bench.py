@@ -1,0 +1,61 @@
+"""What experiments/bench/policies.py makes of runs, on tiny ones of the model."""
+
+import sys
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shmsim.config import RunConfig, WorkloadConfig
+from shmsim.policies import BusySpin, StepAhead
+from shmsim.profile import MachineProfile
+from shmsim.sim.run import simulate
+from shmsim.wait import SCHEDULER_RECV
+
+BENCH = Path(__file__).parents[2] / "experiments" / "bench"
+PROFILE = MachineProfile.shipped("vm-2cpu")
+TINY = RunConfig(
+    workload=WorkloadConfig(
+        requests=4, concurrency=2, prompt_p50=16, prompt_p95=16, output_p50=20, output_p95=20
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def bench():
+    names = ("regret", "turns")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCH)
+        yield {name: import_module(name) for name in names}
+        for name in names:
+            sys.modules.pop(name, None)
+
+
+@pytest.mark.slow
+def test_regret_is_counted_from_the_best_of_each_tape(bench):
+    found = bench["regret"].regret_of(TINY, PROFILE, 10.0, 5)
+    assert {found.chosen, "spin"} <= set(found.rivals)
+    assert len(set(found.rivals)) == len(found.rivals) > 8
+    assert found.estimate.n == 5
+    assert 0 <= found.estimate.value < 0.5
+    assert (found.share > 0) == (found.estimate.value > 0)
+
+
+def test_turns_compare_delay_and_cpu_with_spin(bench):
+    config = replace(bench["turns"].CONFIGS["2ms"], workload=TINY.workload)
+    runs = {type(p).__name__: simulate(config, p, PROFILE) for p in (BusySpin(), StepAhead())}
+    found = bench["turns"]._compared(runs)
+    medians = {
+        name: np.median(
+            [
+                w.seen_ns - w.published_ns
+                for w in records.waits
+                if (w.site, w.call) == (SCHEDULER_RECV, 1) and w.published_ns > w.started_ns
+            ]
+        )
+        for name, records in runs.items()
+    }
+    assert found.added_ns == pytest.approx(medians["StepAhead"] - medians["BusySpin"])
+    assert 0 < found.cpu_share < 1
