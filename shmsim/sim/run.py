@@ -36,7 +36,11 @@ def simulate(
         Of all engines together, if the config has several: their processes are called
         ``"engine0/scheduler"`` and so on, and requests and steps are numbered engine by engine.
     """
-    found = simulate_box(config, policy, profile, replication, traces=traces)
+    return together(simulate_box(config, policy, profile, replication, traces=traces))
+
+
+def together(found: list[RunRecords]) -> RunRecords:
+    """The records of all engines of one box as one; of the cores each has the same."""
     if len(found) == 1:
         return found[0]
     return RunRecords(
@@ -97,23 +101,34 @@ def simulate_box(
         )
     box.run(loops)
     found = [loop.records() for loop in loops]
+    sign_and_check(found, config, policy, profile, replication)
+    return found
+
+
+def sign_and_check(
+    found: list[RunRecords],
+    config: RunConfig,
+    policy: WaitPolicy,
+    profile: MachineProfile,
+    replication: int,
+) -> None:
+    """Say in the records of each engine where they come from, and hold them to the laws."""
+    engine = config.engine
+    # Beside its main thread a process may have one for replies, and one that carries rings.
+    n_threads = (2 if engine.scheduling == "async" else 1) + (CARRYING in profile.costs)
     for number, records in enumerate(found):
         records.meta = {
             "world": "model",
             "policy": repr(policy),
             "seed": config.seed,
-            "replication": n_engines * replication + number,
+            "replication": config.cores.engines * replication + number,
         }
-        # Beside its main thread a process may have one for replies, and one that carries rings.
-        n_threads = 2 if engine.scheduling == "async" else 1
-        n_threads += CARRYING in profile.costs
         check_laws(
             records,
             n_workers=engine.workers,
             n_threads=n_threads,
             n_devices=engine.n_devices,
         )
-    return found
 
 
 def _device_policy(engine: EngineConfig) -> WaitPolicy | None:

@@ -4,15 +4,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shmsim.config import RunConfig
-from shmsim.laws import check_laws
 from shmsim.metrics import Summary, summarize
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords, StepRow, WaitRow
-from shmsim.sim.contended import CARRYING
 from shmsim.sim.events import words as w
 from shmsim.sim.events.machine import Finished, RefusedError, carry_out
 from shmsim.sim.events.records import process_rows, records_of, request_rows
-from shmsim.sim.run import simulate_box
+from shmsim.sim.run import sign_and_check, simulate_box, together
 from shmsim.wait import WaitPolicy
 
 #: Processes that the order of events can tell apart.
@@ -75,17 +73,7 @@ def simulate_events(
     The first call on a machine compiles the engine, which takes half a minute, and keeps it in the
     user's cache; each class of policies takes a second or two once per session.
     """
-    found = simulate_events_box(config, policy, profile, replication, traces=traces)
-    if len(found) == 1:
-        return found[0]
-    return RunRecords(
-        [row for records in found for row in records.steps],
-        [row for records in found for row in records.waits],
-        [row for records in found for row in records.requests],
-        [row for records in found for row in records.processes],
-        cores=found[0].cores,
-        meta=found[0].meta,
-    )
+    return together(simulate_events_box(config, policy, profile, replication, traces=traces))
 
 
 def simulate_events_box(
@@ -106,24 +94,10 @@ def simulate_events_box(
             "shmsim.sim.run.simulate(..., traces=True)"
         )
     finished = _carry_out(config, policy, profile, replication, keeps_rows=True)
-    engine, n_engines = config.engine, config.cores.engines
     found = records_of(finished)
-    n_threads = 2 if engine.scheduling == "async" else 1
-    n_threads += CARRYING in profile.costs
-    for number, records in enumerate(found):
-        records.meta = {
-            "world": "model",
-            "policy": repr(policy),
-            "seed": config.seed,
-            "replication": n_engines * replication + number,
-            "engine": "events",
-        }
-        check_laws(
-            records,
-            n_workers=engine.workers,
-            n_threads=n_threads,
-            n_devices=engine.n_devices,
-        )
+    sign_and_check(found, config, policy, profile, replication)
+    for records in found:
+        records.meta["engine"] = "events"
     return found
 
 

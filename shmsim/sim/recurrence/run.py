@@ -6,15 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from shmsim.config import RunConfig, parse_policy
-from shmsim.laws import check_laws
 from shmsim.metrics import Summary
 from shmsim.profile import MachineProfile
 from shmsim.records import ProcessRow, RequestRow, RunRecords, StepRow, WaitRow
-from shmsim.sim.contended import CARRYING
 from shmsim.sim.recurrence.engine_run import EngineRun
 from shmsim.sim.recurrence.figures import Figures
 from shmsim.sim.recurrence.scope import refuses
 from shmsim.sim.recurrence.tapes import SharedTape
+from shmsim.sim.run import sign_and_check, together
 from shmsim.tape import Tape
 from shmsim.wait import DEVICE_DONE, WaitPolicy
 
@@ -44,30 +43,10 @@ def simulate_recurrence(
         found.append(_records(run, policy))
         ends_ns.append(run.end_ns)
     wall_ns = max(*ends_ns, 1)
-    n_threads = (2 if config.engine.scheduling == "async" else 1) + (CARRYING in profile.costs)
-    for number, records in enumerate(found):
+    for records in found:
         records.processes = [row._replace(wall_ns=wall_ns) for row in records.processes]
-        records.meta = {
-            "world": "model",
-            "policy": repr(policy),
-            "seed": config.seed,
-            "replication": config.cores.engines * replication + number,
-        }
-        check_laws(
-            records,
-            n_workers=config.engine.workers,
-            n_threads=n_threads,
-            n_devices=config.engine.n_devices,
-        )
-    if len(found) == 1:
-        return found[0]
-    return RunRecords(
-        [row for records in found for row in records.steps],
-        [row for records in found for row in records.waits],
-        [row for records in found for row in records.requests],
-        [row for records in found for row in records.processes],
-        meta=found[0].meta,
-    )
+    sign_and_check(found, config, policy, profile, replication)
+    return together(found)
 
 
 def run_many(
