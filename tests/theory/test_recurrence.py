@@ -227,7 +227,7 @@ def test_the_records_are_those_of_simpy(short_windows, run, wait):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @given(run=runs(8, 60), wait=st.sampled_from(list(WAITS)), replication=st.integers(0, 3))
-@settings(IN_SHORT_WINDOWS, max_examples=500)
+@settings(IN_SHORT_WINDOWS, max_examples=60)
 def test_the_records_are_those_of_simpy_in_a_longer_search(short_windows, run, wait, replication):
     config, name = run
     check(config, WAITS[wait], PROFILES[name], replication)
