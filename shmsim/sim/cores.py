@@ -179,18 +179,19 @@ class Core:
         """A thread here wants something else than before."""
         if self.running is thread:
             self._settle()
-            self._serve()
+            self._serve_and_pick()
 
     def poked(self, thread: Thread) -> None:
         """What a spinner looks for may be there."""
         if self.running is thread:
             self._settle()
-            self._serve()
+            self._serve_and_pick()
         elif thread in self.queue and self.running is not None and self._yields(self.running):
             # Yielders pass the core round with every look.
             self._settle()
             self._preempt()
-            self._start(thread)
+            if self._start(thread):
+                self.pick()
 
     def leave(self, thread: Thread) -> None:
         """A thread falls asleep."""
@@ -236,18 +237,22 @@ class Core:
 
     def pick(self) -> None:
         """Let the one that is due run, if the core is free."""
+        # A yielder may hand the core on at once, and so may hundreds in a row.
+        while self._pick_one():
+            pass
+
+    def _pick_one(self) -> bool:
+        """Let one run; returns whether it has given the core up again."""
         host = self._host
         if self.running is not None or self.is_stolen or host.is_throttled:
-            return
+            return False
         if self._stolen_from is not None:
             thread, self._stolen_from = self._stolen_from, None
             self.queue.append(thread)
-            self._start(thread)
-            return
+            return self._start(thread)
         if not self.queue:
             host.pull(self)
-        if self.queue:
-            self._start(self._best())
+        return self._start(self._best()) if self.queue else False
 
     def _is_due_to_go(self, running: Thread) -> bool:
         """Whether the one that runs must leave the core to one whose deadline is earlier."""
@@ -261,7 +266,8 @@ class Core:
         eligible = [t for t in candidates if t.vruntime <= mean] or candidates
         return min(eligible, key=lambda t: t.deadline)
 
-    def _start(self, thread: Thread) -> None:
+    def _start(self, thread: Thread) -> bool:
+        """Give the core to a thread; returns whether it has given it up again."""
         now_ns = self._env.now_ns
         self.queue.remove(thread)
         waited_ns = now_ns - thread.since_ns
@@ -273,7 +279,7 @@ class Core:
         self.running = thread
         self._is_slice_over = False
         self._host.running_changed(1)
-        self._serve()
+        return self._serve()
 
     def _stop_running(self) -> None:
         thread = self.running
@@ -302,11 +308,18 @@ class Core:
 
     # What the one that runs gets.
 
-    def _serve(self) -> None:
-        """Give the thread that runs what is due by now, and set the timer for the rest."""
+    def _serve_and_pick(self) -> None:
+        if self._serve():
+            self.pick()
+
+    def _serve(self) -> bool:
+        """Give the thread that runs what is due by now, and set the timer for the rest.
+
+        Returns whether it gave its core up, so that another is to be picked.
+        """
         thread = self.running
         if thread is None:
-            return
+            return False
         now_ns = self._env.now_ns
         if thread.wanted is not None:
             if thread.look is None:
@@ -318,9 +331,9 @@ class Core:
                 self._grant(thread, value=False)
             elif thread.yields and self._somebody_has_work():
                 self._preempt()
-                self.pick()
-                return
+                return True
         self._arm()
+        return False
 
     def _somebody_has_work(self) -> bool:
         """Whether anybody in line is no yielder that would only look in vain and pass it on."""
@@ -396,7 +409,7 @@ class Core:
             self._preempt()
             self.pick()
             return
-        self._serve()
+        self._serve_and_pick()
 
     # What others take.
 

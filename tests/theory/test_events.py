@@ -127,6 +127,26 @@ def test_several_engines_are_one_record_as_in_simpy():
     assert found.meta == expected.meta | {"engine": "events"}
 
 
+def test_yielders_may_hand_a_core_on_by_the_hundred_at_one_instant():
+    crowded = CoresConfig(
+        n=3,
+        engines=2,
+        quota=0.3,
+        period_ns=10 * MS,
+        slice_ns=100 * US,
+        tick_ns=100 * US,
+        steal_every_ns=10 * MS,
+        steal_ns=3 * MS,
+    )
+    config = RunConfig(
+        EngineConfig(workers=3, max_sequences=1, max_batched_tokens=1),
+        workload=WorkloadConfig(requests=6, prompt_p50=200, prompt_p95=600, concurrency=4),
+        cores=crowded,
+        seed=2,
+    )
+    check_equal(config, PRESETS["vllm-1s"], PROFILES["h100-tp2"])
+
+
 def test_a_policy_that_remembers_goes_through_the_same_states():
     config = replace(SHARED, workload=replace(SHORT, requests=12))
     for replication in (0, 1):
