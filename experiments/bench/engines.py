@@ -5,7 +5,6 @@ Usage: python experiments/bench/engines.py [--quick] [--json FILE]
 """
 
 import argparse
-import json
 import resource
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import alike
@@ -21,9 +19,9 @@ import numpy as np
 import simulated
 import stats
 from loops import Loop, heap_loop, loops
+from parts import Part, finish, measured, options, told
 
-from realrun.host import machine_facts
-from shmsim.claims import Claim, write_claims
+from shmsim.claims import Claim
 from shmsim.policies import WakeAhead
 from shmsim.sim.events import simulate_arrays
 from shmsim.sim.recurrence import refuses, run_many
@@ -77,8 +75,6 @@ QUICK: Final = Effort(
     policies=(1, 8),
     memory_steps=(20_000, 100_000),
 )
-
-Part = tuple[list[Claim], Any]
 
 
 def _cpu_s(work: Callable[[], object]) -> float:
@@ -296,16 +292,14 @@ def measure_statistics(effort: Effort) -> Part:
     """Coverage of the intervals, and what common tapes buy."""
     claims = stats.claims(SEED, quick=effort is QUICK)
     for claim in claims:
-        print(f"  {claim.id}: {claim.value:.4g} {claim.unit} ({claim.low:.4g} to {claim.high:.4g})")
+        print(f"  {told(claim)}")
     return claims, {}
 
 
 def main() -> None:
     """Measure, tell, store."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="claims file; the record goes beside it")
-    parser.add_argument("--quick", action="store_true", help="few and small runs: 2 minutes")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    assert __doc__ is not None, "it says what this is"
+    parser = options(__doc__, "few and small runs: 2 minutes", PARTS)
     parser.add_argument("--peak-of", nargs=2, metavar=("ENGINE", "STEPS"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peak_of:
@@ -320,20 +314,10 @@ def main() -> None:
         "statistics": measure_statistics,
     }
     started_s = time.monotonic()
-    found: list[Claim] = []
-    records: dict[str, Any] = {}
-    for part in arguments.parts:
-        print(part, flush=True)
-        claims, records[part] = measure[part](effort)
-        found += claims
+    found, records = measured(arguments.parts, lambda part: measure[part](effort))
     for claim in found:
-        print(f"{claim.id}: {claim.value:.4g} {claim.unit} ({claim.low:.4g} to {claim.high:.4g})")
-    print(f"\n{time.monotonic() - started_s:.0f} s")
-    if arguments.json:
-        write_claims(arguments.json, machine_facts(), found)
-        beside = arguments.json.with_name(f"{arguments.json.stem}_cells.json")
-        beside.write_text(json.dumps(records, indent=1) + "\n")
-        print(f"stored in {arguments.json} and {beside}")
+        print(told(claim))
+    finish(started_s, arguments.json, found, records)
 
 
 if __name__ == "__main__":

@@ -7,26 +7,24 @@ Calibrates thoroughly, runs the cells of model_cells.toml on the machine and in 
 the model. With --runs the profile and every run are kept, and a second call continues.
 """
 
-import argparse
 import json
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import simulated
+from parts import Part, calibrated, end_as_ctrl_c_does, finish, measured, options, told
 
 from realrun import grid_report
-from realrun.calibrate import N_REPLICATES, N_THOROUGH, calibrate
+from realrun.calibrate import N_REPLICATES, N_THOROUGH
 from realrun.cells import read_grid
 from realrun.grid import run_grid
-from realrun.host import machine_facts
-from shmsim.claims import Claim, write_claims
+from shmsim.claims import Claim
 from shmsim.config import CoresConfig
 from shmsim.console import Bar
 from shmsim.profile import MachineProfile
@@ -76,8 +74,6 @@ QUICK: Final = Effort(
     steps=200,
     requests=(100, 1_000, 10_000),
 )
-
-Part = tuple[list[Claim], dict[str, Any]]
 
 
 def measure_grid(effort: Effort, profile: MachineProfile, folder: Path) -> Part:
@@ -178,13 +174,11 @@ def measure_growth(effort: Effort, profile: MachineProfile, _folder: Path) -> Pa
 
 def main() -> None:
     """Measure, tell, store."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="claims file; the record goes beside it")
-    parser.add_argument("--quick", action="store_true", help="three cells, small runs: 2 minutes")
+    assert __doc__ is not None, "it says what this is"
+    parser = options(__doc__, "three cells, small runs: 2 minutes", PARTS)
     parser.add_argument("--runs", type=Path, help="where profile and runs are kept")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as Ctrl-C: nothing stays behind
+    end_as_ctrl_c_does()
     effort = QUICK if arguments.quick else FULL
     measure = {
         "grid": measure_grid,
@@ -195,25 +189,13 @@ def main() -> None:
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.runs or Path(name)
-        path = folder / "profile.json"
-        if not path.exists():
-            print("calibrating")
-            calibrate(n_replicates=effort.replicates).write(path)
-        profile = MachineProfile.read(path)
-        found: list[Claim] = []
-        records: dict[str, Any] = {}
-        for part in arguments.parts:
-            print(part)
-            claims, records[part] = measure[part](effort, profile, folder)
-            found += claims
+        profile = calibrated(folder, effort.replicates)
+        found, records = measured(
+            arguments.parts, lambda part: measure[part](effort, profile, folder)
+        )
     for claim in found:
-        print(f"{claim.id}: {claim.value:.4g} {claim.unit} ({claim.low:.4g} to {claim.high:.4g})")
-    print(f"\n{time.monotonic() - started_s:.0f} s")
-    if arguments.json:
-        write_claims(arguments.json, machine_facts(), found)
-        beside = arguments.json.with_name(f"{arguments.json.stem}_cells.json")
-        beside.write_text(json.dumps(records, indent=1) + "\n")
-        print(f"stored in {arguments.json} and {beside}")
+        print(told(claim))
+    finish(started_s, arguments.json, found, records)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,6 @@ Calibrates, replays synthetic and recorded waits, lets StepAhead and spin take t
 and tunes. With --runs the profile and the records of the real runs are kept.
 """
 
-import argparse
-import json
-import signal
 import sys
 import tempfile
 import time
@@ -18,14 +15,14 @@ from typing import Any, Final, NamedTuple
 
 import regret
 import turns
+from parts import Part, calibrated, end_as_ctrl_c_does, finish, measured, options, told
 
-from realrun.calibrate import N_REPLICATES, N_THOROUGH, calibrate
-from realrun.host import machine_facts
+from realrun.calibrate import N_REPLICATES, N_THOROUGH
 from shmsim.bounds.compare import ground, report
 from shmsim.bounds.recorded import recorded_waits
 from shmsim.bounds.replay import replay
 from shmsim.bounds.synthetic import PREDICTABLE, UNPREDICTABLE, assumed_profile
-from shmsim.claims import Claim, write_claims
+from shmsim.claims import Claim
 from shmsim.policies import Park, StepAhead
 from shmsim.profile import MachineProfile
 from shmsim.stats import mean_of_replications
@@ -59,8 +56,6 @@ class Effort(NamedTuple):
 
 FULL: Final = Effort(N_THOROUGH, 4000, 12, 24, tuple(regret.WORKLOADS))
 QUICK: Final = Effort(N_REPLICATES, 1000, 2, 20, ("closed",))
-
-Part = tuple[list[Claim], dict[str, Any]]
 
 
 def claim(name: str, found: Estimate, unit: str, bound: float, direction: str = "<=") -> Claim:
@@ -162,13 +157,11 @@ def measure_tuner(effort: Effort, profile: MachineProfile, _folder: Path) -> Par
 
 def main() -> None:
     """Measure, tell, store."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="claims file; the record goes beside it")
-    parser.add_argument("--quick", action="store_true", help="few tapes, one workload: 3 minutes")
+    assert __doc__ is not None, "it says what this is"
+    parser = options(__doc__, "few tapes, one workload: 3 minutes", PARTS)
     parser.add_argument("--runs", type=Path, help="where profile and real runs are kept")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as Ctrl-C: nothing stays behind
+    end_as_ctrl_c_does()
     effort = QUICK if arguments.quick else FULL
     measure = {
         "synthetic": measure_synthetic,
@@ -179,28 +172,14 @@ def main() -> None:
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.runs or Path(name)
-        path = folder / "profile.json"
-        if not path.exists():
-            print("calibrating")
-            calibrate(n_replicates=effort.replicates).write(path)
-        profile = MachineProfile.read(path)
-        found: list[Claim] = []
-        records: dict[str, Any] = {}
-        for part in arguments.parts:
-            print(part)
-            claims, records[part] = measure[part](effort, profile, folder)
-            found += claims
-    for each in found:
-        print(
-            f"{each.id}: {each.value:.4g} {each.unit} ({each.low:.4g} to {each.high:.4g}), "
-            f"{each.direction} {each.bound:g} {'holds' if each.holds else 'FAILS'}"
+        profile = calibrated(folder, effort.replicates)
+        found, records = measured(
+            arguments.parts, lambda part: measure[part](effort, profile, folder)
         )
-    print(f"\n{time.monotonic() - started_s:.0f} s")
-    if arguments.json:
-        write_claims(arguments.json, machine_facts(), found)
-        beside = arguments.json.with_name(f"{arguments.json.stem}_cells.json")
-        beside.write_text(json.dumps(records, indent=1, default=float) + "\n")
-        print(f"stored in {arguments.json} and {beside}")
+    for each in found:
+        verdict = "holds" if each.holds else "FAILS"
+        print(f"{told(each)}, {each.direction} {each.bound:g} {verdict}")
+    finish(started_s, arguments.json, found, records)
 
 
 if __name__ == "__main__":
