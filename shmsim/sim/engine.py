@@ -1,7 +1,6 @@
 """Which engine runs a config: the fastest that gives the bits of the definition, SimPy."""
 
-import importlib
-from typing import Any, Final
+from typing import Final
 
 from shmsim.config import RunConfig
 from shmsim.profile import MachineProfile
@@ -66,7 +65,7 @@ def simulate_with(
         such a policy runs in SimPy.
     """
     name = choose(config, profile, engine)
-    if engine == "auto" and name != "simpy" and not _compiles(policy):
+    if engine == "auto" and name != "simpy" and not compiles(policy):
         name = "simpy"
     if name == "recurrence":
         from shmsim.sim.recurrence import UndecidedError, simulate_recurrence
@@ -79,8 +78,9 @@ def simulate_with(
             has_events = _reason("events", config, profile) is None
             name = "events" if has_events else "simpy"
     if name == "events":
-        records: RunRecords = _events().simulate_events(config, policy, profile, replication)
-        return records
+        from shmsim.sim.events import simulate_events
+
+        return simulate_events(config, policy, profile, replication)
     from shmsim.sim.run import simulate
 
     return simulate(config, policy, profile, replication)
@@ -93,24 +93,14 @@ def _reason(engine: str, config: RunConfig, profile: MachineProfile) -> str | No
 
         return refuses(config, profile)
     if engine == "events":
-        events = _events()
-        if events is None:
-            return "it is not part of this installation"
-        reason: str | None = events.supports(config, profile)
-        return reason
+        from shmsim.sim.events import supports
+
+        return supports(config, profile)
     return None
 
 
-def _events() -> Any:
-    """The package of the event engine; None if there is none."""
-    try:
-        found = importlib.import_module("shmsim.sim.events")
-    except ImportError:
-        return None
-    return found if hasattr(found, "supports") else None
-
-
-def _compiles(policy: WaitPolicy) -> bool:
+def compiles(policy: WaitPolicy) -> bool:
+    """Whether a policy stays within what the compiled engines can compile; compiles it if so."""
     from shmsim.sim.compiled import check_policy
 
     try:

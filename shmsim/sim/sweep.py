@@ -25,7 +25,7 @@ from shmsim.config import RunConfig
 from shmsim.figures import figures_of
 from shmsim.metrics import Summary, summarize
 from shmsim.profile import MachineProfile
-from shmsim.sim.engine import choose, simulate_with
+from shmsim.sim.engine import choose, compiles, simulate_with
 from shmsim.stats.estimate import mean_of_replications
 from shmsim.sweep.key import point_key
 from shmsim.sweep.plan import Point, SweepPlan
@@ -52,21 +52,11 @@ def predict(
 
     Parameters are those of `shmsim.sim.engine.simulate_with`.
     """
-    if choose(config, profile, engine) == "recurrence" and (engine != "auto" or _compiles(policy)):
+    if choose(config, profile, engine) == "recurrence" and (engine != "auto" or compiles(policy)):
         from shmsim.sim.recurrence import run_many  # with numba, which takes a second to load
 
         return run_many(config, [policy], profile, replication, threads=1)[0]
     return summarize(simulate_with(config, policy, profile, replication, engine))
-
-
-def _compiles(policy: WaitPolicy) -> bool:
-    from shmsim.sim.compiled import check_policy
-
-    try:
-        check_policy(policy, 0)
-    except TypeError:
-        return False
-    return True
 
 
 def sweep(
@@ -180,7 +170,7 @@ def engine_that_pays(
     if n_steps < min(_COMPILES_FROM_STEPS.values()):
         return "simpy"
     engine = choose(config, profile)
-    if n_steps < _COMPILES_FROM_STEPS.get(engine, 0) or not _compiles(policy):
+    if n_steps < _COMPILES_FROM_STEPS.get(engine, 0) or not compiles(policy):
         return "simpy"
     return engine
 

@@ -165,7 +165,7 @@ def test_few_steps_run_in_simpy_and_many_by_an_engine_that_must_be_compiled_firs
     points = asked.points(0, 0, 3)
     assert set(running.engines_for(asked, points).values()) == {"simpy"}
     monkeypatch.setattr(running, "_COMPILES_FROM_STEPS", {"fastest": 50})
-    monkeypatch.setattr(running, "_compiles", lambda policy: isinstance(policy, BusySpin))
+    monkeypatch.setattr(running, "compiles", lambda policy: isinstance(policy, BusySpin))
     monkeypatch.setattr(running, "choose", lambda config, profile: "fastest")
     found = running.engines_for(asked, points)
     assert [found[p] for p in points] == ["fastest"] * 3 + ["simpy"] * 3
