@@ -17,7 +17,13 @@ from functools import partial
 from typing import Final
 
 from realrun.bench import Measured, Undisturbed, hot_costs, policy_costs
-from realrun.host import exact_timers, machine_facts, run_queue_wait_ns, usable_cores
+from realrun.host import (
+    exact_timers,
+    machine_facts,
+    run_queue_wait_ns,
+    settled_heap,
+    usable_cores,
+)
 from realrun.layout import READY
 from realrun.partner import LAYOUT, SPIN_PLAN
 from realrun.rehearsal import Rehearsal
@@ -96,6 +102,7 @@ class _Samples:
         return Distribution.of(list(self._lists[name, 0]))
 
 
+@settled_heap()
 def calibrate(
     progress: Progress | None = None, doorbell: str = "futex", n_replicates: int = N_REPLICATES
 ) -> MachineProfile:

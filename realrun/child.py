@@ -9,7 +9,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from realrun.host import prepare_process
+from realrun.host import prepare_process, settled_heap
 from realrun.layout import OWNER_PID_AT
 from realrun.rehearsal import Rehearsal
 from realrun.scheduler import Scheduler
@@ -41,11 +41,12 @@ def main() -> None:
         actor = Scheduler(segment, spec, rehearsal)
     else:
         actor = Worker(segment, spec, process - 1, rehearsal)
-    segment.attend(process)
-    try:
-        records = actor.run()
-    except Stopped:
-        return
+    with settled_heap():
+        segment.attend(process)
+        try:
+            records = actor.run()
+        except Stopped:
+            return
     records.write(out)
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Final
 
-from realrun.host import prepare_process, run_queue_wait_ns
+from realrun.host import prepare_process, run_queue_wait_ns, settled_heap
 from realrun.layout import OWNER_PID_AT, SegmentLayout
 from realrun.ring import LEAVE, RingReader, RingWriter
 from realrun.segment import Segment, Ticket
@@ -51,7 +51,7 @@ def main() -> None:
     core = int(sys.argv[2])
     if core >= 0:
         os.sched_setaffinity(0, {core})
-    with Segment.attach(Ticket.from_json(sys.argv[1])) as segment:
+    with Segment.attach(Ticket.from_json(sys.argv[1])) as segment, settled_heap():
         if segment.load(OWNER_PID_AT) != os.getppid():
             sys.exit("the calibration died before this process could ask to die with it")
         segment.attend(1)
