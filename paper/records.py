@@ -1,0 +1,143 @@
+"""The stored records: which there are, what they claim, and how each is had again."""
+
+import json
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from shmsim.claims import Claim, read_claims
+from shmsim.profile import MachineProfile
+
+HERE: Final = Path(__file__).parent
+EXPERIMENTS: Final = HERE.parent / "experiments"
+
+
+class Source(NamedTuple):
+    """One record, and how it is had again.
+
+    Parameters
+    ----------
+    name
+        As the text calls it: ``"10_model_against_machine"``, ``"bench/handoff"``.
+    title
+        What it is about, in words.
+    claims
+        Its claims file, from the folder of all records.
+    command
+        What runs it, from the root of the project.
+    takes
+        How long that takes on two cores, in words.
+    runs
+        What runs: real processes, the model, or both.
+    """
+
+    name: str
+    title: str
+    claims: str
+    command: str
+    takes: str
+    runs: str
+
+
+class Records:
+    """A folder of records, laid out as ``experiments/`` is.
+
+    Parameters
+    ----------
+    root
+        The folder; of a fresh run, another one than `EXPERIMENTS`.
+    """
+
+    def __init__(self, root: Path = EXPERIMENTS) -> None:
+        self.root = root
+        self.sources = {s.name: s for s in _sources(root) if (root / s.claims).is_file()}
+
+    def has(self, name: str) -> bool:
+        """Whether there is a record of that name."""
+        return name in self.sources
+
+    def claims(self, name: str) -> list[Claim]:
+        """What a record claims."""
+        return read_claims(self.root / self.sources[name].claims)
+
+    def machine(self, name: str) -> dict[str, Any]:
+        """Facts of the machine that it was run on."""
+        facts: dict[str, Any] = read_json(self.root / self.sources[name].claims)["machine"]
+        return facts
+
+    def read(self, *path: str) -> Any:
+        """The content of a JSON file."""
+        return read_json(self.root.joinpath(*path))
+
+    def profile(self, *path: str) -> MachineProfile:
+        """A stored profile."""
+        return MachineProfile.read(self.root.joinpath(*path))
+
+    def summary(self, name: str, before: str) -> dict[str, Any]:
+        """The figures that an experiment says a text may quote.
+
+        Parameters
+        ----------
+        name
+            Of the experiment.
+        before
+            The file in its results that held them before there was one runner for all.
+        """
+        path = self._record(name)
+        if path.exists():
+            (found,) = read_json(path)["summary"].values()
+            return dict(found)
+        return dict(self.read(name, "results", before))
+
+    def plan(self, name: str, before: str) -> dict[str, Any]:
+        """The resolved config of an experiment; parameters as of `summary`."""
+        path = self._record(name)
+        stored = read_json(path) if path.exists() else self.read(name, "results", before)
+        return dict(stored["plan"])
+
+    def _record(self, name: str) -> Path:
+        return self.root / name / "results" / "record.json"
+
+
+@cache
+def read_json(path: Path) -> Any:
+    """The content of a JSON file, read once."""
+    return json.loads(path.read_text())
+
+
+def _sources(root: Path) -> list[Source]:
+    """Those that are listed, and every further experiment that has claims."""
+    listed = tomllib.loads((HERE / "records.toml").read_text())["record"]
+    found = {row["name"]: Source(**row) for row in listed}
+    for claims in root.glob("[0-9]*/results/claims.json"):
+        folder = claims.parents[1]
+        name = folder.name
+        if name not in found:
+            found[name] = Source(
+                name,
+                _title(EXPERIMENTS / name / "README.md"),
+                f"{name}/results/claims.json",
+                f"python experiments/run.py {name}",
+                _seconds(folder / "results" / "record.json"),
+                _worlds(folder / "results" / "record.json"),
+            )
+    return sorted(found.values(), key=lambda source: source.name)
+
+
+def _title(readme: Path) -> str:
+    """The heading of an experiment without its number."""
+    heading = readme.read_text().partition("\n")[0].lstrip("# ").strip()
+    return heading.lstrip("0123456789 ")
+
+
+def _seconds(record: Path) -> str:
+    nodes = read_json(record)["nodes"].values()
+    seconds = sum(node["seconds"] for node in nodes)
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def _worlds(record: Path) -> str:
+    words = {"model": "the model", "machine": "real processes", "emulated": "emulated devices"}
+    worlds = {cell["world"] for cell in read_json(record)["cells"]}
+    return " and ".join(text for world, text in words.items() if world in worlds)
