@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from realrun.bench import Measured, Undisturbed, hot_costs, policy_costs
 from realrun.host import (
@@ -25,7 +25,7 @@ from realrun.host import (
     usable_cores,
 )
 from realrun.layout import READY
-from realrun.partner import LAYOUT, SPIN_PLAN
+from realrun.partner import LAYOUT, PLAY_SCHEDULER, PLAY_WORKER, SPIN_PLAN, TELL, encode_order
 from realrun.rehearsal import Rehearsal
 from realrun.ring import LEAVE, Message, RingReader, RingWriter
 from realrun.segment import Segment
@@ -44,6 +44,9 @@ RESTS: Final = (
     (100 * MS, 8),
     (1 * S, 1),
 )
+#: Samples in a row, up to `_LONG_NS`. A loop does nothing else between two rests; bookkeeping in
+#: between made the work after a spin of 2 ms look four times as slow as it is.
+_IN_A_ROW: Final = 3
 N_REPLICATES: Final = 4
 #: For comparisons that ask whether the model is right, and not which policy is better.
 N_THOROUGH: Final = 12
@@ -230,6 +233,21 @@ def _cpu_of_other_threads_ns() -> int:
     return time.process_time_ns() - time.thread_time_ns()
 
 
+class _Rest(NamedTuple):
+    """One rest and the work right after it."""
+
+    raw: RawWait
+    published_ns: int
+    notify_ns: int  # what it cost the partner to publish
+    slowness_ns: int
+    rehearsed_ns: int
+    others_ns: int  # CPU of the other threads
+
+    @property
+    def late_ns(self) -> int:
+        return self.raw.seen_ns - self.published_ns
+
+
 class _Rests:
     """One replicate of everything that needs the partner."""
 
@@ -250,7 +268,7 @@ class _Rests:
         # the code, and of the data only what both share.
         self._rehearsal = Rehearsal(other, WakeAhead())
         self._rehearsal.wait_once()
-        self._rehearsed_ns = self._others_ns = 0
+        self._rehearsed_ns = 0
         self._doorbell = doorbell
         self._n = 0
         self._n_tried = 0
@@ -263,13 +281,13 @@ class _Rests:
         spent_ns = 0
         for _ in range(_N_YIELD):
             undisturbed = Undisturbed()
-            raw, message = self._ask(500 * US, _YIELD_PLAN)
+            raw, message = self._ask(500 * US, PLAY_WORKER, _YIELD_PLAN)
             if undisturbed():
                 self._samples.add("yield_detection", 0, [raw.seen_ns - message.published_ns])
         for rest_ns, n in RESTS:
             report(f"resting for {format_ns(rest_ns)} and working afterwards", spent_ns / total_ns)
             spent_ns += rest_ns * n
-            for i in range(n):
+            for i in range(n // self._in_a_row(rest_ns)):
                 # The ways alternate, so that a drift hits all of them.
                 for way in ways:
                     self._n_tried += 1
@@ -287,65 +305,97 @@ class _Rests:
                 "process took the core; stop what runs beside and try again"
             )
 
+    @staticmethod
+    def _in_a_row(rest_ns: int) -> int:
+        return _IN_A_ROW if rest_ns < _LONG_NS else 1
+
     def _ask(
-        self, delay_ns: int, plan: tuple[int, ...], rehearse: Callable[[], None] = lambda: None
+        self,
+        delay_ns: int,
+        part: int,
+        plan: tuple[int, ...],
+        rehearse: Callable[[], None] = lambda: None,
     ) -> tuple[RawWait, Message]:
         """Let the partner publish after a delay, and wait for it by a plan."""
         self._n += 1
-        self._requests.publish(self._n, 0, [delay_ns.to_bytes(8, "little")])
+        self._requests.publish(self._n, 0, [encode_order(delay_ns, part)])
         raw = self._replies.wait(plan, rehearse)
         return raw, self._replies.read()
 
-    def _rest(
+    def _rests(
         self, mode: str, rest_ns: int, is_worker: bool, plan: tuple[int, ...], delay_ns: int
-    ) -> tuple[RawWait, int, int] | None:
-        """Rest, then work at once.
+    ) -> list[_Rest]:
+        """Rest and work at once, several times.
+
+        The first time is left out where there are several: what is cold then is cold by the
+        bookkeeping before.
 
         Returns
         -------
-        tuple or None
-            The wait, when it was published, and what waking us cost the partner; None if another
-            process took the core of either side meanwhile, since then the times are about that one.
+        list
+            Empty if another process took the core of either side meanwhile, since then the times
+            are about that one.
         """
         loop = self._loop
         if is_worker:
+            part = PLAY_SCHEDULER
             prepare, work, finish = (
                 loop.prepare_worker_work, loop.worker_work, loop.finish_worker_work
             )  # fmt: skip
         else:
+            part = PLAY_WORKER
             prepare, work, finish = (
                 loop.prepare_scheduler_work, loop.scheduler_work, loop.finish_scheduler_work
             )  # fmt: skip
         rehearsal = self._rehearsal
         rehearse = rehearsal.rehearse_worker if is_worker else rehearsal.rehearse_scheduler
+        timed = partial(self._timed, rehearse)
         # What the work needs is put in place before the rest, so that work alone follows it.
         prepare()
         (rehearsal.prepare_worker_work if is_worker else rehearsal.prepare_scheduler_work)()
-        queued_ns, others_ns = run_queue_wait_ns(), _cpu_of_other_threads_ns()
-        raw, message = self._ask(delay_ns, plan, partial(self._timed, rehearse))
-        self._others_ns = _cpu_of_other_threads_ns() - others_ns
-        durations = []
-        # Again at once, and once more: the difference to the last is what the rest did.
-        for _ in range(3):
+        n_wanted = self._in_a_row(rest_ns)
+        n_times = n_wanted + 1 if n_wanted > 1 else 1
+        queued_ns = run_queue_wait_ns()
+        found = []
+        for _ in range(n_times):
+            others_ns = _cpu_of_other_threads_ns()
+            raw, message = self._ask(delay_ns, part, plan, timed)
+            others_ns = _cpu_of_other_threads_ns() - others_ns
             started_ns = time.monotonic_ns()
             work()
-            durations.append(time.monotonic_ns() - started_ns)
+            work_ns = time.monotonic_ns() - started_ns
+            finish()
+            prepare()
+            found.append((raw, message, work_ns, self._rehearsed_ns, others_ns))
+        hot_ns = 0
+        for _ in range(2):  # again at once, and once more: what the last takes is hot
+            started_ns = time.monotonic_ns()
+            work()
+            hot_ns = time.monotonic_ns() - started_ns
             finish()
             prepare()
         for left in (loop, rehearsal):  # take out what is still prepared
             (left.request_reader if is_worker else left.reply_reader).read()
         stolen_ns = run_queue_wait_ns() - queued_ns
-        about_last = self._ask(0, SPIN_PLAN)[1].payload
-        notify_ns = int.from_bytes(about_last[:8], "little")
-        stolen_ns += int.from_bytes(about_last[8:], "little")
+        about = self._ask(0, TELL, SPIN_PLAN)[1]
+        stolen_ns += int.from_bytes(about.payload[8:], "little")
         # A spinner that lost its core shortly before waits on the bell instead.
-        did_not_spin = raw.belled and mode != "park"
-        if did_not_spin or stolen_ns > _STOLEN_LIMIT_NS + rest_ns // 1000:
+        did_not_spin = mode != "park" and any(raw.belled for raw, *_ in found)
+        if did_not_spin or stolen_ns > _STOLEN_LIMIT_NS + n_times * rest_ns // 1000:
             self.n_disturbed += 1
-            return None
+            return []
+        # Each reply tells of the one before it.
+        notify_ns = [int.from_bytes(message.payload[:8], "little") for _, message, *_ in found[1:]]
+        notify_ns.append(int.from_bytes(about.payload[:8], "little"))
+        rests = [
+            _Rest(raw, message.published_ns, notify, work_ns - hot_ns, rehearsed_ns, others_ns)
+            for (raw, message, work_ns, rehearsed_ns, others_ns), notify in zip(
+                found, notify_ns, strict=True
+            )
+        ][-n_wanted:]
         name = f"{'worker_' if is_worker else ''}slow_after_{mode}"
-        self._samples.add(name, rest_ns, [durations[0] - durations[2]])
-        return raw, message.published_ns, notify_ns
+        self._samples.add(name, rest_ns, [rest.slowness_ns for rest in rests])
+        return rests
 
     def _timed(self, rehearse: Callable[[], None]) -> None:
         started_ns = time.monotonic_ns()
@@ -354,39 +404,31 @@ class _Rests:
 
     def _rehearse(self, rest_ns: int, is_worker: bool) -> bool:
         plan = _rehearse_plan(rest_ns)
-        found = self._rest("rehearsal", rest_ns, is_worker, plan, rest_ns + 3 * _MEET_NS)
-        if found is None or found[0].stage != 2:
-            return False
+        rests = self._rests("rehearsal", rest_ns, is_worker, plan, rest_ns + 3 * _MEET_NS)
+        rests = [rest for rest in rests if rest.raw.stage == 2]
         name = "worker_rehearsal" if is_worker else "rehearsal"
-        self._samples.add(name, rest_ns, [self._rehearsed_ns])
-        return True
+        self._samples.add(name, rest_ns, [rest.rehearsed_ns for rest in rests])
+        return bool(rests)
 
     def _spin(self, rest_ns: int, is_worker: bool) -> bool:
-        found = self._rest("spin", rest_ns, is_worker, SPIN_PLAN, rest_ns)
-        if found is None:
-            return False
-        raw, published_ns, _ = found
-        self._samples.add("spin_detection", 0, [max(0, raw.seen_ns - published_ns)])
-        return True
+        rests = self._rests("spin", rest_ns, is_worker, SPIN_PLAN, rest_ns)
+        self._samples.add("spin_detection", 0, [max(0, rest.late_ns) for rest in rests])
+        return bool(rests)
 
     def _park(self, rest_ns: int, is_worker: bool) -> bool:
-        found = self._rest("park", rest_ns, is_worker, _PARK_PLAN, rest_ns)
-        if found is None or not found[0].belled:
-            return False
-        raw, published_ns, notify_ns = found
-        self._samples.add("wake_latency", rest_ns, [raw.seen_ns - published_ns])
-        self._samples.add("park_cpu", rest_ns, [raw.cpu0_ns])
-        self._samples.add("notify_armed", rest_ns, [notify_ns])
+        rests = self._rests("park", rest_ns, is_worker, _PARK_PLAN, rest_ns)
+        rests = [rest for rest in rests if rest.raw.belled]
+        self._samples.add("wake_latency", rest_ns, [rest.late_ns for rest in rests])
+        self._samples.add("park_cpu", rest_ns, [rest.raw.cpu0_ns for rest in rests])
+        self._samples.add("notify_armed", rest_ns, [rest.notify_ns for rest in rests])
         if self._doorbell == "zmq":  # the one other thread that this wait keeps busy
-            self._samples.add("io_thread_cpu", rest_ns, [self._others_ns])
-        return True
+            self._samples.add("io_thread_cpu", rest_ns, [rest.others_ns for rest in rests])
+        return bool(rests)
 
     def _doze(self, rest_ns: int, is_worker: bool) -> bool:
         plan = _doze_plan(rest_ns)
-        found = self._rest("doze", rest_ns, is_worker, plan, rest_ns + _MEET_NS)
-        if found is None or found[0].stage != 1:
-            return False
-        raw = found[0]
-        self._samples.add("timer_overshoot", rest_ns, [raw.overshoot_ns])
-        self._samples.add("doze_cpu", rest_ns, [raw.cpu0_ns])
-        return True
+        rests = self._rests("doze", rest_ns, is_worker, plan, rest_ns + _MEET_NS)
+        rests = [rest for rest in rests if rest.raw.stage == 1]
+        self._samples.add("timer_overshoot", rest_ns, [rest.raw.overshoot_ns for rest in rests])
+        self._samples.add("doze_cpu", rest_ns, [rest.raw.cpu0_ns for rest in rests])
+        return bool(rests)
