@@ -1,29 +1,19 @@
-"""Fit two scales to the seed's sync cells, predict its async ones, and ask what follows.
+"""Fits two scales to the seed's sync cells, predicts its async ones, and asks what follows."""
 
-Usage: python experiments/02_seed_cells/run.py [--quick] [--config FILE] [--out FOLDER]
-           [--json FILE]
-"""
-
-import argparse
-import json
-import sys
-import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from rich.table import Table
-from seed_cells import Seed, claims, describe, intervals
-from seed_follow_ups import follow
+from seed_cells import Draw, Fit, Seed, claims, describe, intervals
+from seed_follow_ups import PARTS
 
-from realrun.host import machine_facts
-from shmsim.claims import write_claims
-from shmsim.console import Bar, console
+from runner import Cell, Content, Context, Experiment, Findings, Plan, Results
+from shmsim.console import console
 from shmsim.units import MS
 
-HERE: Final = Path(__file__).parent
 
-
-def quick(plan: dict[str, Any]) -> dict[str, Any]:
+def quick(plan: Plan) -> Plan:
     """The same in little: six draws of short runs."""
     short = {"requests": 2, "output": 80}
     follow_ups = {name: {**table, "output": 20} for name, table in plan["follow"].items()}
@@ -35,6 +25,72 @@ def quick(plan: dict[str, Any]) -> dict[str, Any]:
         "ttft": {**plan["ttft"], "pairs": 4},
         "follow": follow_ups,
     }
+
+
+def cells(plan: Plan) -> Iterator[Cell]:
+    """The fit at the prior's mean, every draw, and what follows from the fit."""
+    yield Cell("fit", "model")
+    for number, overlap in enumerate(Seed(plan).overlaps()):
+        yield Cell(f"draw {number}", "model", {"number": number, "overlap": overlap})
+    for part in PARTS:
+        yield Cell(part, "model", {"part": part})
+
+
+def run(cell: Cell, context: Context) -> Content:
+    """Run one of them."""
+    seed = Seed(context.plan)
+    if cell.name == "fit":
+        return _fit(seed)
+    if "number" in cell.settings:
+        draw = seed.draw(cell.settings["number"], cell.settings["overlap"])
+        return {**draw._asdict(), "fit": draw.fit._asdict()}
+    part = cell.settings["part"]
+    fit = Fit(**context.found["fit"]["fit"])
+    return {"rows": list(PARTS[part](seed, fit, context.plan["follow"][part]))}
+
+
+def _fit(seed: Seed) -> Content:
+    prior = seed.plan["prior"]
+    fit = seed.fit(prior["alpha"] / (prior["alpha"] + prior["beta"]), 0)
+    hidden_ns = seed.tpot_ns(seed.fit(1.0, 0), "async_spin", "predict", 1)
+    kernels_ns = seed.config.device.step_time.mean_ns(seed.config.workload.concurrency, 0, 0)
+    control = {"hidden_ns": hidden_ns, "kernels_ns": kernels_ns}
+    return {"fit": fit._asdict(), "control": control}
+
+
+def report(results: Results, _out: Path) -> Findings:
+    """Tell every interval beside what was measured, and what follows."""
+    plan, content = results.plan, results.content
+    draws = [
+        Draw(Fit(**row["fit"]), *(row[name] for name in Draw._fields[1:]))
+        for name, row in content.items()
+        if name.startswith("draw ")
+    ]
+    found = intervals(draws, plan)
+    for name, interval in found.items():
+        fitted = " (fitted)" if name.startswith("tpot/sync") else ""
+        console.print(f"{name}{fitted}: {describe(interval)}", markup=False)
+    fit, control = content["fit"]["fit"], content["fit"]["control"]
+    console.print(
+        f"at the prior's mean, {fit['overlap']:.2f}: host x {fit['host_scale']:.2f}, "
+        f"sleep x {fit['wake_scale']:.2f}"
+    )
+    console.print(
+        "control, all of the host's work overlapped: async / spin "
+        f"{control['hidden_ns'] / MS:.3f} ms, kernels alone {control['kernels_ns'] / MS:.3f} ms"
+    )
+    follow_ups = {part: content[part]["rows"] for part in PARTS}
+    for name, rows in follow_ups.items():
+        tell(name, rows)
+    summary = {
+        "fit": fit,
+        "control": control,
+        "intervals": {
+            name: {**i._asdict(), "error": i.error, "covers": i.covers} for name, i in found.items()
+        },
+        "follow": follow_ups,
+    }
+    return Findings(claims(found, len(draws), plan["seed"]), summary)
 
 
 def tell(name: str, rows: list[dict[str, Any]]) -> None:
@@ -50,64 +106,4 @@ def tell(name: str, rows: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def main() -> None:
-    """Fit, predict, store, and tell."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="six draws of short runs")
-    parser.add_argument("--config", type=Path, default=HERE / "config.toml")
-    parser.add_argument("--out", type=Path, help="default: results/, of --quick runs/")
-    parser.add_argument("--json", type=Path, help="where the claims go; default: into --out")
-    arguments = parser.parse_args()
-    out = arguments.out or (Path("runs") / HERE.name if arguments.quick else HERE / "results")
-    plan = tomllib.loads(arguments.config.read_text())
-    if arguments.quick:
-        plan = quick(plan)
-    seed = Seed(plan)
-    with Bar() as bar:
-        draws = seed.draws(bar.show)
-        prior = plan["prior"]
-        mean_overlap = prior["alpha"] / (prior["alpha"] + prior["beta"])
-        fit = seed.fit(mean_overlap, 0)
-        hidden_ns = seed.tpot_ns(seed.fit(1.0, 0), "async_spin", "predict", 1)
-        follow_ups = follow(seed, fit, bar.show)
-    found = intervals(draws, plan)
-    for name, interval in found.items():
-        fitted = " (fitted)" if name.startswith("tpot/sync") else ""
-        console.print(f"{name}{fitted}: {describe(interval)}", markup=False)
-    console.print(
-        f"at the prior's mean, {fit.overlap:.2f}: host x {fit.host_scale:.2f}, "
-        f"sleep x {fit.wake_scale:.2f}"
-    )
-    kernels_ns = seed.config.device.step_time.mean_ns(seed.config.workload.concurrency, 0, 0)
-    console.print(
-        f"control, all of the host's work overlapped: async / spin {hidden_ns / MS:.3f} ms, "
-        f"kernels alone {kernels_ns / MS:.3f} ms"
-    )
-    for name, rows in follow_ups.items():
-        tell(name, rows)
-    out.mkdir(parents=True, exist_ok=True)
-    content = {
-        "machine": machine_facts(),
-        "plan": plan,
-        "fit": fit._asdict(),
-        "control": {"hidden_ns": hidden_ns, "kernels_ns": kernels_ns},
-        "draws": [{**d._asdict(), "fit": d.fit._asdict()} for d in draws],
-        "intervals": {
-            name: {**i._asdict(), "error": i.error, "covers": i.covers} for name, i in found.items()
-        },
-        "follow": follow_ups,
-    }
-    (out / "seed_cells.json").write_text(json.dumps(content, indent=1) + "\n")
-    made = claims(found, len(draws), plan["seed"])
-    write_claims(arguments.json or out / "claims.json", machine_facts(), made)
-    for claim in made:
-        console.print(f"{claim.id}: {claim.value:.3g} {claim.unit}", markup=False)
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except ValueError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+EXPERIMENT: Final = Experiment(cells, run, report, quick)

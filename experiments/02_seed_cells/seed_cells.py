@@ -1,6 +1,6 @@
 """The seed's four cells: two scales fitted to the sync pair, the async pair predicted."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +25,6 @@ CELLS: Final = ("sync_spin", "sync_wait", "async_spin", "async_wait")
 TPOT_BOUND: Final = 0.05
 #: A shift of 2.5 ms in a mean over twelve first tokens, without interval: its size, to a half.
 TTFT_BOUND: Final = 0.5
-
-#: Told what is being done, and how much of it is: 0 to 1.
-Progress = Callable[[str, float], None]
 
 
 class Fit(NamedTuple):
@@ -180,15 +177,6 @@ class Seed:
             {name: mean for name, (mean, _) in shifts.items()},
             {name: median for name, (_, median) in shifts.items()},
         )
-
-    def draws(self, progress: Progress) -> list[Draw]:
-        """One of each equally likely part of the prior."""
-        overlaps = self.overlaps()
-        found = []
-        for number, overlap in enumerate(overlaps):
-            progress(f"draw {number + 1} of {len(overlaps)}", number / len(overlaps))
-            found.append(self.draw(number, overlap))
-        return found
 
     def overlaps(self) -> list[float]:
         """Medians of equally likely parts of the prior."""

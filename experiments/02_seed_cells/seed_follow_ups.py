@@ -1,27 +1,17 @@
 """What follows from the fitted machine: TP8, the first token after idling, and spin windows."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-from seed_cells import Fit, Progress, Seed, trace
+from seed_cells import Fit, Seed, trace
 
 from shmsim.config import RunConfig, parse_policy
 from shmsim.metrics import Summary
 from shmsim.units import MS, parse_duration_ns
 
 Row = dict[str, Any]
-
-
-def follow(seed: Seed, fit: Fit, progress: Progress) -> dict[str, list[Row]]:
-    """All of it, by name."""
-    parts = (("tp8", tp8), ("cliff", cliff), ("windows", windows))
-    found = {}
-    for i, (name, part) in enumerate(parts):
-        progress(name, i / len(parts))
-        found[name] = list(part(seed, fit, seed.plan["follow"][name]))
-    return found
 
 
 def tp8(seed: Seed, fit: Fit, table: dict[str, Any]) -> Iterator[Row]:
@@ -99,3 +89,11 @@ def figures(found: Summary, n_workers: int) -> Row:
         "worker_cores": found.worker_cores,
         "cores": found.scheduler_cores + n_workers * found.worker_cores,
     }
+
+
+#: All of it, by name.
+PARTS: Final[dict[str, Callable[[Seed, Fit, dict[str, Any]], Iterator[Row]]]] = {
+    "tp8": tp8,
+    "cliff": cliff,
+    "windows": windows,
+}

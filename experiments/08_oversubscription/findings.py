@@ -9,7 +9,7 @@ import numpy as np
 from shmsim.claims import Claim
 
 Row = dict[str, Any]
-_SEED: Final = 1  # of the engine's tapes; the rings draw nothing
+_SEED: Final = 1  # as in config.toml
 
 
 def claims(folder: Path) -> list[Claim]:

@@ -1,7 +1,7 @@
 """A live vLLM's arms in the model, and whether it puts them in the order that was measured."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any, Final, NamedTuple
@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import kendalltau
 
+from runner import Content, Progress
 from shmsim.claims import Claim
 from shmsim.config import RunConfig, parse_config, parse_policy
 from shmsim.distribution import Curve
@@ -27,9 +28,6 @@ ORDER_BOUND: Final = 0.8
 #: other is met to this share; its generations lay 8 % to either side of their median.
 _CLOSE: Final = 0.02
 _MOST_TURNS: Final = 20
-
-#: Told what is being done, and how much of it is: 0 to 1.
-Progress = Callable[[str, float], None]
 
 
 class Figures(NamedTuple):
@@ -53,6 +51,18 @@ class Fit(NamedTuple):
 
     engine_ms: float
     step_ms: dict[int, float]
+
+    @classmethod
+    def read(cls, content: Content) -> "Fit":
+        """What `stored` made; JSON has no numbers for keys."""
+        return cls(content["engine_ms"], {int(n): ms for n, ms in content["step_ms"].items()})
+
+    def stored(self) -> Content:
+        """As JSON has it."""
+        return {
+            "engine_ms": self.engine_ms,
+            "step_ms": {str(n): x for n, x in self.step_ms.items()},
+        }
 
 
 class Order(NamedTuple):
@@ -170,18 +180,6 @@ class Live:
 
         target = float(np.median(table["arms"][arm]["ms"]))
         return solve(predicted, target, *self.plan["work"]["step_ms"], "computation, ms")
-
-    def predict(self, fit: Fit, progress: Progress) -> dict[str, dict[str, Figures]]:
-        """Every arm of every table."""
-        found: dict[str, dict[str, Figures]] = {}
-        for table in TABLES:
-            workers = self.plan[table]["workers"]
-            arms = self.plan[table]["arms"]
-            found[table] = {}
-            for i, arm in enumerate(arms):
-                progress(f"{table}, {arm}", i / len(arms))
-                found[table][arm] = self.run(fit.engine_ms, fit.step_ms[workers], workers, arm)
-        return found
 
 
 def log_normal(mean_ms: float, jitter: float) -> Curve:

@@ -1,6 +1,5 @@
 """The tables of an H200 in the model: two scales from batch 2, every other row predicted."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -21,9 +20,6 @@ STEP_BOUND: Final = 0.03
 #: Against spin of the same table much of that cancels; the good arms are 0.5 to 2.5 % above it.
 AGAINST_SPIN_BOUND: Final = 0.02
 CORES_BOUND: Final = 0.10
-
-#: Told what is being done, and how much of it is: 0 to 1.
-Progress = Callable[[str, float], None]
 
 
 class Fit(NamedTuple):
@@ -158,31 +154,35 @@ class H200:
         what = "scale of what a sleep slows down"
         return Fit(found, solve(with_slow, target_ns(slow["row"]), *slow["scale"], what))
 
-    def rows(self, fit: Fit, progress: Progress) -> Iterator[Row]:
-        """Predict every row of every table, on other luck than the fit's."""
-        arms = [(table, arm) for table in TABLES for arm in self.plan[table]["rows"]]
-        fitted = {("batch_2", self.plan[part]["row"]) for part in ("host", "slow")}
-        spin: dict[str, Step] = {}
-        for i, (table, arm) in enumerate(arms):
-            progress(f"{table}, {arm}", i / len(arms))
-            runs = [self.run(fit, table, arm, 1 + r) for r in range(self.plan["replications"])]
-            predicted = Step(*(float(np.mean(values)) for values in zip(*runs, strict=True)))
-            rows = self.plan[table]["rows"]
-            # The first row of each table spins.
-            spin.setdefault(table, predicted)
-            measured_spin_us = next(iter(rows.values()))["step_us"]
-            ratio = predicted.step_ns / spin[table].step_ns
-            measured = rows[arm]
-            yield Row(
+    def predict(self, fit: Fit, table: str, arm: str) -> Step:
+        """Mean of the replications of one row, on other luck than the fit's."""
+        runs = [self.run(fit, table, arm, 1 + r) for r in range(self.plan["replications"])]
+        return Step(*(float(np.mean(values)) for values in zip(*runs, strict=True)))
+
+
+def rows_of(plan: dict[str, Any], predicted: dict[tuple[str, str], Step]) -> list[Row]:
+    """Every row beside its prediction, by table and arm."""
+    fitted = {("batch_2", plan[part]["row"]) for part in ("host", "slow")}
+    found = []
+    for (table, arm), step in predicted.items():
+        rows = plan[table]["rows"]
+        # The first row of each table spins.
+        spin = next(iter(rows))
+        ratio = step.step_ns / predicted[table, spin].step_ns
+        measured = rows[arm]
+        found.append(
+            Row(
                 table,
                 arm,
                 (table, arm) in fitted,
-                predicted,
+                step,
                 measured,
-                predicted.step_ns / US / measured["step_us"] - 1.0,
-                ratio / (measured["step_us"] / measured_spin_us) - 1.0,
-                _cores_error(predicted, measured),
+                step.step_ns / US / measured["step_us"] - 1.0,
+                ratio / (measured["step_us"] / rows[spin]["step_us"]) - 1.0,
+                _cores_error(step, measured),
             )
+        )
+    return found
 
 
 def _cores_error(predicted: Step, measured: dict[str, float]) -> float:

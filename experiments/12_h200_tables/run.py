@@ -1,30 +1,60 @@
-"""Calibrate on batch 2 of an H200 and predict its other rows, batch 64 and eight readers.
+"""Calibrates on batch 2 of an H200; predicts its other rows, batch 64 and eight readers."""
 
-Usage: python experiments/12_h200_tables/run.py [--quick] [--config FILE] [--out FOLDER]
-           [--json FILE]
-"""
-
-import argparse
-import json
-import sys
-import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from h200_rows import H200, TABLES, Row, claims
+from h200_rows import H200, TABLES, Fit, Row, Step, claims, rows_of
 from rich.table import Table
 
-from realrun.host import machine_facts
-from shmsim.claims import write_claims
-from shmsim.console import Bar, console
+from runner import Cell, Content, Context, Experiment, Findings, Plan, Results
+from shmsim.console import console
 from shmsim.units import US
 
-HERE: Final = Path(__file__).parent
 
-
-def quick(plan: dict[str, Any]) -> dict[str, Any]:
+def quick(plan: Plan) -> Plan:
     """The same in little: one short replication."""
     return {**plan, "steps": 80, "settle": 20, "replications": 1}
+
+
+def cells(plan: Plan) -> Iterator[Cell]:
+    """The fit to batch 2, then every row of every table."""
+    yield Cell("fit", "model")
+    for table, arm in _arms(plan):
+        yield Cell(f"{table}, {arm}", "model", {"table": table, "arm": arm})
+
+
+def _arms(plan: Plan) -> list[tuple[str, str]]:
+    return [(table, arm) for table in TABLES for arm in plan[table]["rows"]]
+
+
+def run(cell: Cell, context: Context) -> Content:
+    """Fit, or predict one row."""
+    machine = H200(context.plan)
+    if cell.name == "fit":
+        return machine.fit()._asdict()
+    step = machine.predict(Fit(**context.found["fit"]), **cell.settings)
+    # A role that nobody has is left out: it is no number.
+    return {name: x for name, x in step._asdict().items() if x == x}
+
+
+def report(results: Results, _out: Path) -> Findings:
+    """Tell every row beside what was measured."""
+    plan, content = results.plan, results.content
+    fit = Fit(**content["fit"])
+    nobody = dict.fromkeys(Step._fields, float("nan"))
+    predicted = {(t, a): Step(**nobody | content[f"{t}, {a}"]) for t, a in _arms(plan)}
+    rows = rows_of(plan, predicted)
+    console.print(f"host x {fit.host_scale:.2f}, slower after a sleep x {fit.slow_scale:.2f}")
+    for name in TABLES:
+        tell(name, [row for row in rows if row.table == name])
+    summary = {"fit": fit._asdict(), "rows": [_stored(row) for row in rows]}
+    return Findings(claims(rows, plan), summary)
+
+
+def _stored(row: Row) -> dict[str, Any]:
+    predicted = {name: x for name, x in row.predicted._asdict().items() if x == x}
+    return {**row._asdict(), "predicted": predicted}
 
 
 def tell(name: str, rows: list[Row]) -> None:
@@ -49,50 +79,4 @@ def tell(name: str, rows: list[Row]) -> None:
     console.print(table)
 
 
-def main() -> None:
-    """Fit, predict, store, and tell."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="one short replication")
-    parser.add_argument("--config", type=Path, default=HERE / "config.toml")
-    parser.add_argument("--out", type=Path, help="default: results/, of --quick runs/")
-    parser.add_argument("--json", type=Path, help="where the claims go; default: into --out")
-    arguments = parser.parse_args()
-    out = arguments.out or (Path("runs") / HERE.name if arguments.quick else HERE / "results")
-    plan = tomllib.loads(arguments.config.read_text())
-    if arguments.quick:
-        plan = quick(plan)
-    machine = H200(plan)
-    with Bar() as bar:
-        bar.show("fit to batch 2", 0.0)
-        fit = machine.fit()
-        rows = list(machine.rows(fit, bar.show))
-    console.print(f"host x {fit.host_scale:.2f}, slower after a sleep x {fit.slow_scale:.2f}")
-    for name in TABLES:
-        tell(name, [row for row in rows if row.table == name])
-    out.mkdir(parents=True, exist_ok=True)
-    content = {
-        "machine": machine_facts(),
-        "plan": plan,
-        "fit": fit._asdict(),
-        "rows": [stored(row) for row in rows],
-    }
-    (out / "h200_tables.json").write_text(json.dumps(content, indent=1) + "\n")
-    made = claims(rows, plan)
-    write_claims(arguments.json or out / "claims.json", machine_facts(), made)
-    for claim in made:
-        console.print(f"{claim.id}: {claim.value:.3g} {claim.unit}", markup=False)
-
-
-def stored(row: Row) -> dict[str, Any]:
-    """A row as JSON has it: a role that nobody has is left out."""
-    predicted = {name: x for name, x in row.predicted._asdict().items() if x == x}
-    return {**row._asdict(), "predicted": predicted}
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except ValueError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+EXPERIMENT: Final = Experiment(cells, run, report, quick)
