@@ -1,0 +1,65 @@
+"""Every experiment in little, by its command: it runs to its end and stores what can be read."""
+
+import signal
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from shmsim.claims import read_claims
+from tests.real.conftest import eventually
+from tests.real.runs import ROOT
+
+EXPERIMENTS = ROOT / "experiments"
+NAMES = sorted(path.parent.name for path in EXPERIMENTS.glob("[0-9][0-9]_*/run.py"))
+
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def read_record():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXPERIMENTS)
+        yield import_module("runner.record").read_record
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_runs_in_little_and_stores_a_record(name, read_record, tmp_path):
+    command = [sys.executable, str(EXPERIMENTS / "run.py"), name, "--quick"]
+    command += ["--out", str(tmp_path / "out")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=380, check=False, cwd=tmp_path
+    )
+    if done.returncode == 1 and "too busy to calibrate" in done.stderr:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert done.returncode == 0, done.stderr[-2000:]
+    record = read_record(tmp_path / "out" / "record.json")
+    assert (record.experiment, record.effort) == (name, "quick")
+    assert any(row.content is not None for row in record.rows)
+    assert all(claim.n > 0 for claim in read_claims(tmp_path / "out" / "claims.json"))
+    # It came to its end, so that the next one measures anew.
+    assert not list((tmp_path / "runs").glob("**/cells"))
+
+
+def test_ctrl_c_keeps_what_is_done_and_leaves_nothing_else(read_record, tmp_path):
+    command = [sys.executable, str(EXPERIMENTS / "run.py"), "07", "--quick"]
+    command += ["--out", str(tmp_path / "out")]
+    kept = tmp_path / "runs" / "experiments" / "kept"
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        eventually(lambda: list(kept.glob("*/cells/*.json")), within_s=60)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "goes on where it was" in said
+    done = {path.name: path.stat().st_mtime_ns for path in kept.glob("*/cells/*.json")}
+    assert not (tmp_path / "out").exists()
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
+        n_before = len(done)
+        eventually(lambda: len(list(kept.glob("*/cells/*.json"))) > n_before, within_s=60)
+        now = {path.name: path.stat().st_mtime_ns for path in kept.glob("*/cells/*.json")}
+        assert done.items() <= now.items(), "a finished cell was run again"
+        assert process.wait(timeout=300) == 0
+    assert read_record(tmp_path / "out" / "record.json").experiment == "07_lost_wakeups"
