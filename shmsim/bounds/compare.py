@@ -92,17 +92,17 @@ def ground(trace: WaitTrace, profile: MachineProfile, tape: Tape, delay_price: f
     spin = replay(BusySpin(), trace, profile, tape, delay_price)
     park = replay(Park(), trace, profile, tape, delay_price)
     wake_ns, park_ns, timer_ns = (
-        _means_at(profile.costs[name], trace) for name in ("wake_latency", "park_cpu", "doze_cpu")
+        means_at(profile.costs[name], trace) for name in ("wake_latency", "park_cpu", "doze_cpu")
     )
     penalty_ns = np.maximum(delay_price * wake_ns + park_ns, 1.0)
-    awake_ns = delay_price * float(_means_at(profile.costs["spin_detection"], trace)[0])
+    awake_ns = delay_price * float(means_at(profile.costs["spin_detection"], trace)[0])
     limits = limits_of(trace, penalty_ns, timer_ns, awake_ns)
     return Ground(
         trace, profile, tape, delay_price, spin, park, limits, penalty_ns, timer_ns, awake_ns
     )
 
 
-def _means_at(cost: Curve, trace: WaitTrace) -> Float64Array:
+def means_at(cost: Curve, trace: WaitTrace) -> Float64Array:
     """Mean of a cost after a rest as long as each gap."""
     levels = (np.arange(2000) + 0.5) / 2000
     means = [float(point.all_at(levels).mean()) for point in cost.points]
@@ -153,6 +153,11 @@ def mean_of(values: Float64Array) -> Estimate:
     """Mean over waits, with an interval that allows for dependence between neighbours."""
     n = len(values)
     return _bootstrapped(np.stack([values, np.full(n, 1.0)]), lambda sums: sums[0] / sums[1])
+
+
+def ratio_of(cost: Float64Array, other: Float64Array) -> Estimate:
+    """What one way through a trace costs over what another costs, on the same luck."""
+    return _bootstrapped(np.stack([cost, other]), lambda sums: sums[0] / sums[1])
 
 
 def value_of_features(limits: Limits) -> Estimate:

@@ -5,7 +5,7 @@ random numbers for every policy. The gaps stay as they are: a step is not delaye
 it, which a run of the model would show.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from shmsim.policies.always import PARK_ONLY, SPIN_ONLY
 from shmsim.profile import AT_DEVICE, MachineProfile
 from shmsim.sim.draws import Draws
 from shmsim.sim.waiter import VirtualWait
-from shmsim.tape import Tape
+from shmsim.tape import Stream, Tape
 from shmsim.wait import (
     DEVICE_DONE,
     REHEARSE,
@@ -31,6 +31,10 @@ from shmsim.wait import (
     check_plan,
     doze_spin_park,
 )
+
+#: What a policy is charged for a wait that it leaves undecided (its ``learnt_rest`` is above 0):
+#: as much as this one takes, which decides as little (docs/policies.md has both measured).
+AT_REST: Final = "SpinThenPark"
 
 
 class Replayed(NamedTuple):
@@ -138,9 +142,8 @@ def replay(
     # Schedulers and workers do other work after a wait, and rehearse it.
     whose = "" if site in (SCHEDULER_RECV, SCHEDULER_SLOT) else "worker_"
     uniform = tape.uniform(entity, "policy")
-    own = profile.costs_of_policy(type(policy).__name__)
-    plan_ns = tape.transformed(entity, "plan", own["plan"].all_at)
-    after_ns = tape.transformed(entity, "after", own["after"].all_at)
+    own = _own_costs(profile, tape, entity, type(policy).__name__)
+    at_rest = _own_costs(profile, tape, entity, AT_REST)
     state = policy
     rows = []
     alert = []
@@ -160,8 +163,10 @@ def replay(
         )
         cpu_ns = sum(seen.cpu_ns)
         if hasattr(state, "after"):
+            undecided = getattr(state, "learnt_rest", 0)
             state = state.after(ctx, outcome)
-            cpu_ns += int(plan_ns.at(index)) + int(after_ns.at(index))
+            cpu_ns += int((at_rest if undecided > 0 else own).plan_ns.at(index))
+            cpu_ns += int((at_rest if undecided > 1 else own).after_ns.at(index))
         slow_ns = 0
         if seen.rested_ns > 0:
             slow_ns = max(
@@ -171,6 +176,21 @@ def replay(
         alert.append(alert_cost_ns(plan, gap_ns, float(penalty_ns[index]), awake_ns))
     delay, cpu, slow = np.array(rows, dtype=np.int64).T
     return Replayed(delay, cpu, slow, np.array(alert), delay_price)
+
+
+class _OwnCosts(NamedTuple):
+    """What deciding takes, by wait."""
+
+    plan_ns: Stream
+    after_ns: Stream
+
+
+def _own_costs(profile: MachineProfile, tape: Tape, entity: str, name: str) -> _OwnCosts:
+    costs = profile.costs_of_policy(name)
+    return _OwnCosts(
+        tape.transformed(entity, "plan", costs["plan"].all_at),
+        tape.transformed(entity, "after", costs["after"].all_at),
+    )
 
 
 def _plan(policy: WaitPolicy | Knowing, ctx: WaitContext, gap_ns: int) -> WaitPlan:

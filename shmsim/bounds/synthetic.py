@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shmsim.bounds.trace import WaitTrace, trace_of
 from shmsim.distribution import Curve, Distribution
-from shmsim.profile import COSTS, DEAREST_POLICY, MachineProfile
+from shmsim.profile import COSTS, MachineProfile
 from shmsim.tape import Tape
 from shmsim.units import MS, US, S
 
@@ -118,7 +118,7 @@ def assumed_profile() -> MachineProfile:
         if by != "policy"
     }
     free = {"plan": nothing, "after": nothing}
-    return MachineProfile(curves, {DEAREST_POLICY: free}, {"cpu": "assumed"}, "")
+    return MachineProfile(curves, {"StepAhead": free}, {"cpu": "assumed"}, "")
 
 
 def _positive(gap_ns: NDArray[np.float64]) -> NDArray[np.int64]:

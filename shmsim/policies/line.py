@@ -94,6 +94,8 @@ def innovation(line: Line, x: Features, scale_ns: float) -> Innovation:
     gc = p.ac * xa + p.bc * xb + p.cc * xc + p.cd * xd
     gd = p.ad * xa + p.bd * xb + p.cd * xc + p.dd * xd
     variance = xa * ga + xb * gb + xc * gc + xd * gd
+    if variance < 0.0:  # rounding, where waits of seconds and of microseconds follow each other
+        variance = 0.0
     return Innovation(variance, Features(ga, gb, gc, gd))
 
 

@@ -31,6 +31,7 @@ _MOST_NS: Final = 86_400e9
 _VARIANCE: Final = math.pi * math.pi / 3.0  # of a logistic law of scale 1
 _WIDE: Final = Spread(0.15, 0.15, 0.02)
 _STRAY: Final = 4.5  # standard deviations
+_FAR: Final = 8.0  # expectations, which are a stray however wide the law is
 _RUN: Final = 3  # so many strays in a row on one side are a change, and no strays
 _WORTH: Final = 0.95  # of the price of parking: what promises less of a gain is not worth it
 _WARM: Final = 64  # waits after which all count alike
@@ -38,7 +39,7 @@ _MEMORY: Final = 1.0 / _WARM
 _WEIGHED: Final = 4  # every so many waits it weighs its own law against other ways: that is dear
 _WEIGHT: Final = 1.0 / 32.0
 _OWN_NS: Final = 12_000.0  # what a plan and its successor take in CPython (docs/policies.md)
-_REST: Final = 15  # waits it sleeps through undecided where deciding costs more than it gains
+_REST: Final = 15  # undecided waits in a row, where deciding costs more than it gains
 _HELD: Final = 8  # waits to park for once the core was taken away
 
 
@@ -59,9 +60,9 @@ class Known(NamedTuple):
         Mean lateness of a doze; negative while none was seen.
     wake_ns
         Mean delay of a doorbell; negative while none was seen.
-    own, spun
-        Running costs, in penalties, of what it would do by its own law, and of spinning as long
-        as the clamp allows; parking costs 1.
+    own, short, long
+        Running costs, in penalties, of what it would do by its own law, and of spinning for one
+        penalty, and for as long as the clamp allows; parking costs 1.
     held
         Waits to park for, since the core was taken away.
     """
@@ -73,11 +74,12 @@ class Known(NamedTuple):
     overshoot_ns: float
     wake_ns: float
     own: float
-    spun: float
+    short: float
+    long: float
     held: int
 
 
-UNKNOWN: Final = Known(0, first_line(0.0), _WIDE, 0, -1.0, -1.0, 0.5, 1.0, 0)
+UNKNOWN: Final = Known(0, first_line(0.0), _WIDE, 0, -1.0, -1.0, 0.5, 1.0, 1.0, 0)
 
 
 class StepAhead(NamedTuple):
@@ -92,10 +94,12 @@ class StepAhead(NamedTuple):
 
     Guards: an arrival (``pending`` false) parks at once and teaches nothing. It spins for at most
     ``B / clamp``. A taken core parks the next eight waits. A timer later than a fifth of the wait
-    is not used. Three strays in a row on one side are a change of level: the line is reopened.
+    is not used. Three strays in a row on one side are a change of level: the line is reopened, and
+    begun anew where waits have become eight times as long.
     And as the stamp tells what each way would have cost, it parks, or spins for as long as it
-    may, while its own law does worse than that; where nothing is to be gained it parks and looks
-    at every sixteenth wait only, for deciding costs CPU too.
+    may or for one B, while its own law does worse than that. Deciding costs CPU too: where its law
+    gains less than that over the cheapest of these it *rests*: it does that one undecided, and
+    looks at every sixteenth wait only.
 
     `expectation_ns` alone says when an event is expected: an end that the producer announces would
     come in there.
@@ -110,7 +114,7 @@ class StepAhead(NamedTuple):
     learnt
         State.
     learnt_rest
-        Waits to park for before the next look, since nothing is to be gained.
+        Undecided waits before the next look, since deciding costs more than it gains.
     """
 
     rehearse: bool = False
@@ -121,16 +125,17 @@ class StepAhead(NamedTuple):
     def plan(self, ctx: WaitContext) -> WaitPlan:
         """Plan round the instant at which this step is expected to end."""
         known = self.learnt
-        if not ctx.pending or self.learnt_rest > 0 or known.held > 0:
+        if not ctx.pending or known.held > 0:
             return PARK_ONLY
+        simple = undecided(known, self.clamp)
+        if self.learnt_rest > 0:
+            return plan_undecided(simple, block_penalty_ns(ctx.costs))
         costs = costs_by_experience(known, ctx.costs)
         penalty_ns = block_penalty_ns(costs)
         if known.n == 0:
             return then_park(SPIN, penalty_ns, 0)
-        if known.own > _WORTH or known.own > known.spun:
-            if known.spun < 1.0:
-                return then_park(SPIN, longest_ns(penalty_ns, self.clamp), 0)
-            return PARK_ONLY
+        if known.own > _WORTH * simple.cost:
+            return plan_undecided(simple, penalty_ns)
         mean_ns = expectation_ns(known, features_of(ctx))
         overshoot_ns = overshoot_of(known, ctx)
         course = best_course(mean_ns, known.spread, overshoot_ns, costs, self.clamp)
@@ -143,25 +148,47 @@ class StepAhead(NamedTuple):
         known = self.learnt
         if not ctx.pending:
             return self
-        if self.learnt_rest > 1:
+        if self.learnt_rest > 1 and outcome.preempted == 0:
             return StepAhead(self.rehearse, self.clamp, known, self.learnt_rest - 1)
         held = _HELD if outcome.preempted > 0 else known.held - 1 if known.held > 0 else 0
         known = learn(known, ctx, outcome, self.clamp, held, self.learnt_rest > 0)
-        rest = _REST if is_idle(known, ctx.costs) else 0
+        rest = _REST if held == 0 and is_idle(known, ctx.costs, self.clamp) else 0
         return StepAhead(self.rehearse, self.clamp, known, rest)
 
 
-def is_idle(known: Known, costs: WaitCosts) -> bool:
-    """Whether parking is best by more than deciding costs, with some experience."""
-    if known.n < _WARM or known.spun < 1.0:
+class Undecided(NamedTuple):
+    """Spin for so many penalties, then park; what that costs, in penalties."""
+
+    cost: float
+    penalties: float
+
+
+def undecided(known: Known, clamp: float) -> Undecided:
+    """The cheapest way to wait that asks for no law."""
+    best = Undecided(1.0, 0.0)
+    if known.short < 1.0:
+        best = Undecided(known.short, 1.0)
+    if known.long < best.cost:
+        best = Undecided(known.long, 1.0 / clamp)
+    return best
+
+
+def plan_undecided(way: Undecided, penalty_ns: int) -> WaitPlan:
+    """The plan of such a way."""
+    if way.penalties <= 0.0:
+        return PARK_ONLY
+    spin_ns = penalty_ns * way.penalties
+    return then_park(SPIN, int(spin_ns if spin_ns < _MOST_NS else _MOST_NS), 0)
+
+
+def is_idle(known: Known, costs: WaitCosts, clamp: float) -> bool:
+    """Whether its law gains less than deciding costs, with some experience."""
+    if known.n < _WARM:
         return False
-    return (1.0 - known.own) * block_penalty_ns(costs) < _OWN_NS
-
-
-def longest_ns(penalty_ns: int, clamp: float) -> int:
-    """For how long to spin at most."""
-    most_ns = penalty_ns / clamp
-    return int(most_ns) if most_ns < _MOST_NS else int(_MOST_NS)
+    simple = undecided(known, clamp)
+    if known.own > _WORTH * simple.cost:
+        return True
+    return (simple.cost - known.own) * block_penalty_ns(costs) < _OWN_NS
 
 
 def expectation_ns(known: Known, x: Features) -> float:
@@ -223,17 +250,21 @@ def learn(
         late_ns = now_ns if late_ns < 0.0 else late_ns + _MEMORY * (now_ns - late_ns)
     if known.n == 0:
         line = first_line(clipped(wait_ns))
-        return Known(1, line, _WIDE, 0, late_ns, known.wake_ns, known.own, known.spun, held)
+        return Known(
+            1, line, _WIDE, 0, late_ns, known.wake_ns, known.own, known.short, known.long, held
+        )
     x = features_of(ctx)
     mean_ns = expectation_ns(known, x)
     n = known.n + 1 if known.n < _WARM + _WEIGHED - 1 else _WARM
     wake_ns = learn_wake(known.wake_ns, ctx, outcome)
-    own, spun = known.own, known.spun
-    if has_rested or n % _WEIGHED == 0:
+    own, short, long = known.own, known.short, known.long
+    # What is there already is no reason to wait in any way; a rehearsal meets nothing else.
+    if wait_ns > 0.0 and (has_rested or n % _WEIGHED == 0):
         costs = costs_by_experience(known, ctx.costs)
         weighed = weigh(known, mean_ns, wait_ns, overshoot_of(known, ctx), costs, clamp)
         own += _WEIGHT * (weighed.own - own)
-        spun += _WEIGHT * (weighed.spun - spun)
+        short += _WEIGHT * (weighed.short - short)
+        long += _WEIGHT * (weighed.long - long)
 
     # Relative to whichever is longer: an expectation far too short is no scale.
     scale_ns = wait_ns if wait_ns > mean_ns else mean_ns
@@ -244,26 +275,38 @@ def learn(
     found = innovation(known.line, x, scale_ns)
     most = _STRAY * math.sqrt(noise + found.variance)
     run = 0
-    is_stray = off > most or off < -most
+    # A law of short waits that vary much allows every relative error, so that it would not see that
+    # they became long, nor move: errors are relative to the wait, and there are none above 1. A
+    # batch of a kind that the line knows nothing of is no stray.
+    is_far = wait_ns > _FAR * mean_ns and off * off > _STRAY * _STRAY * found.variance
+    is_stray = is_far or off > most or off < -most
     line = known.line
     if is_stray:
         run = known.run + 1 if off > 0.0 else known.run - 1
         if known.run * run < 0:
             run = 1 if off > 0.0 else -1
         if run >= _RUN or run <= -_RUN:
-            line = reopened(line)
+            if is_far:
+                line = first_line(clipped(wait_ns))
+            else:
+                line = reopened(line)
+                line = learn_line(line, innovation(line, x, scale_ns), off, noise)
             return Known(
                 2,
-                learn_line(line, innovation(line, x, scale_ns), off, noise),
+                line,
                 _WIDE,
                 0,
                 late_ns,
                 wake_ns,
                 own,
-                spun,
+                short,
+                long,
                 held,
             )
-        off = most if off > 0.0 else -most
+        if off > most:
+            off = most
+        elif off < -most:
+            off = -most
     else:
         line = learn_line(line, found, off, noise)
     # Less what the uncertain line accounts for.
@@ -272,14 +315,15 @@ def learn(
     if weight < _MEMORY:
         weight = _MEMORY
     spread = learn_spread(spread, off, is_stray, weight)
-    return Known(n, line, spread, run, late_ns, wake_ns, own, spun, held)
+    return Known(n, line, spread, run, late_ns, wake_ns, own, short, long, held)
 
 
 class Weighed(NamedTuple):
-    """What two ways to wait would have cost in one wait, in penalties."""
+    """What its own law and two lengths of spinning would have cost in one wait, in penalties."""
 
     own: float
-    spun: float
+    short: float
+    long: float
 
 
 def weigh(
@@ -290,11 +334,10 @@ def weigh(
     costs: WaitCosts,
     clamp: float,
 ) -> Weighed:
-    """What its own law, and spinning for as long as it may, would have cost in this wait."""
+    """What each way, as `Known` has them, would have cost in this wait, which was not over yet."""
     penalty_ns = float(block_penalty_ns(costs)) + 1.0
     course = best_course(mean_ns, known.spread, overshoot_ns, costs, clamp)
     own = cost_of_course(course, wait_ns, overshoot_ns, costs) / penalty_ns
-    spun = wait_ns / penalty_ns
-    if spun > 1.0 / clamp:
-        spun = 1.0 / clamp + 1.0
-    return Weighed(own, spun if spun > 0.0 else 0.0)
+    lasted = wait_ns / penalty_ns
+    most = 1.0 / clamp
+    return Weighed(own, lasted if lasted <= 1.0 else 2.0, lasted if lasted <= most else most + 1.0)

@@ -1,5 +1,7 @@
 """A replay costs what the model says, and recorded waits are those of the run."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from shmsim.bounds.recorded import recorded_waits
 from shmsim.bounds.replay import Clairvoyant, TimerOracle, alert_cost_ns, replay
 from shmsim.bounds.synthetic import PREDICTABLE, UNPREDICTABLE, assumed_profile
 from shmsim.bounds.trace import trace_of
+from shmsim.distribution import Distribution
 from shmsim.policies import (
     PRESETS,
     BusySpin,
@@ -88,6 +91,23 @@ def test_policies_meet_the_same_luck():
         replay(policy, trace, assumed_profile(), Tape(1)) for policy in (Park(), GraceThenPark(0))
     )
     assert one.delay_ns.tolist() == other.delay_ns.tolist()
+
+
+def test_a_wait_that_was_left_undecided_is_charged_what_a_policy_that_decides_nothing_takes():
+    profile = assumed_profile()
+    prices = {"StepAhead": 100 * US, "SpinThenPark": 1 * US}
+    priced = replace(
+        profile,
+        policy_costs={
+            name: {"plan": Distribution.of([[ns]]), "after": Distribution.of([[0]])}
+            for name, ns in prices.items()
+        },
+    )
+    trace = trace_of([5 * MS] * 40)
+    assert (replay(StepAhead(), trace, priced, Tape(1)).cpu_ns >= 100 * US).all()
+    resting = replay(StepAhead(learnt_rest=15), trace, priced, Tape(1), 1.0).cpu_ns
+    assert resting[:15].tolist() == [13 * US] * 15
+    assert resting[15] >= 100 * US
 
 
 # Without mechanism.

@@ -231,6 +231,59 @@ def test_a_taken_core_parks_the_next_waits():
     assert policy.plan(context()).first.kind == DOZE
 
 
+CHEAP = COSTS._replace(delay_price=1.0)
+
+
+def cheaply_learnt(waits_ns):
+    policy = StepAhead()
+    for wait_ns in waits_ns:
+        policy = policy.after(context(costs=CHEAP), outcome(wait_ns))
+    return policy
+
+
+def test_where_its_law_gains_less_than_deciding_costs_it_parks_and_looks_at_every_sixteenth_wait():
+    rng = np.random.default_rng(1)
+    waits_ns = (2 * MS * (1 + 0.06 * rng.standard_normal(560))).astype(int).tolist()
+    policy = cheaply_learnt(waits_ns[:400])
+    looks = 0
+    for wait_ns in waits_ns[400:]:
+        assert policy.plan(context(costs=CHEAP)) == only(PARK)
+        learnt_before = policy.learnt
+        policy = policy.after(context(costs=CHEAP), outcome(wait_ns))
+        looks += policy.learnt is not learnt_before
+    assert looks == 10
+
+
+def test_where_spinning_is_best_it_spins_undecided():
+    rng = np.random.default_rng(1)
+    policy = after_waits(StepAhead(), *(60 * US * rng.exponential(size=400)).astype(int).tolist())
+    assert policy.learnt_rest > 0
+    assert policy.plan(context()) == then_park(SPIN, B, 0)
+
+
+def test_from_short_random_waits_to_long_steady_ones_it_decides_again():
+    rng = np.random.default_rng(1)
+    policy = after_waits(StepAhead(), *(60 * US * rng.exponential(size=400)).astype(int).tolist())
+    waits_ns = 2 * MS * (1 + 0.02 * rng.standard_normal(300))
+    policy = after_waits(policy, *waits_ns.astype(int).tolist())
+    assert policy.learnt_rest == 0
+    assert policy.plan(context()).first.kind == DOZE
+
+
+def test_a_taken_core_ends_its_rest():
+    rng = np.random.default_rng(1)
+    policy = after_waits(StepAhead(), *(60 * US * rng.exponential(size=400)).astype(int).tolist())
+    policy = policy.after(context(), outcome(60 * US, preempted=1))
+    for _ in range(8):
+        assert policy.plan(context()) == only(PARK)
+        policy = policy.after(context(), outcome(60 * US))
+    assert policy.plan(context()).first.kind == SPIN
+
+
+def test_what_is_there_already_never_lets_it_rest_as_rehearsals_and_calibration_meet_nothing_else():
+    assert after_waits(StepAhead(), *[-1000] * 5000).learnt_rest == 0
+
+
 def test_a_timer_later_than_a_fifth_of_the_wait_is_not_used():
     costs = COSTS._replace(timer_overshoot_ns=2 * MS)
     policy = learnt()
