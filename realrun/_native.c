@@ -1041,6 +1041,27 @@ static PyObject *py_is_plain(PyObject *self, PyObject *arg)
     return PyBool_FromLong(plain);
 }
 
+PyDoc_STRVAR(rounds_doc, "rounds(n)\n\nNanoseconds that n rounds of a bare spin take: an idle moment "
+                         "and a look at a word, as engines and runtimes that count them do.");
+
+static PyObject *py_rounds(PyObject *self, PyObject *arg)
+{
+    (void)self;
+    long n = PyLong_AsLong(arg);
+    if (n == -1 && PyErr_Occurred())
+        return NULL;
+    static _Atomic uint64_t word;
+    int64_t started = now_ns();
+    for (long i = 0; i < n && !atomic_load_explicit(&word, memory_order_acquire); i++) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#else
+        relax(&word, 0);
+#endif
+    }
+    return PyLong_FromLongLong(now_ns() - started);
+}
+
 PyDoc_STRVAR(load_doc, "load(segment, at)\n\nRead a word (acquire).");
 
 static PyObject *py_load(PyObject *self, PyObject *args)
@@ -1087,6 +1108,7 @@ static PyMethodDef methods[] = {
     {"release", py_release, METH_VARARGS, release_doc},
     {"copy", py_copy, METH_VARARGS, copy_doc},
     {"wake", py_wake, METH_VARARGS, wake_doc},
+    {"rounds", py_rounds, METH_O, rounds_doc},
     {NULL, NULL, 0, NULL},
 };
 

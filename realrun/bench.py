@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from realrun.layout import PAYLOAD
+from realrun.native import IMPLEMENTATION
 from realrun.partner import LAYOUT, SPIN_PLAN
 from realrun.rehearsal import KNOWN, Rehearsal, endless_batcher
 from realrun.segment import Segment
@@ -35,6 +36,7 @@ SEQUENCES: Final = (1, 4, 16, 64)
 SIZES: Final = (1 << 10, 1 << 16, 1 << 20)
 MESSAGE_BYTES: Final = (64, 1 << 10, 1 << 14)
 _WARM_UP: Final = 20
+_N_ROUNDS: Final = 10_000
 
 #: What one measurement yields: name, x, samples in nanoseconds.
 Measured = tuple[str, float, list[int]]
@@ -77,6 +79,18 @@ def clock_read_ns(n: int) -> list[int]:
     """Cost of a clock read: the gap between two in a row."""
     now = time.monotonic_ns
     return [-now() + now() for _ in range(n)]
+
+
+def round_ns() -> float | None:
+    """How long a round of a bare spin takes, a pause and a look; None without the C extension.
+
+    In such rounds llama.cpp and libgomp count how long they spin.
+    """
+    if IMPLEMENTATION != "native":
+        return None
+    from realrun._native import rounds
+
+    return float(np.median([rounds(_N_ROUNDS) for _ in range(_WARM_UP)])) / _N_ROUNDS
 
 
 def hot_costs(n: int) -> Iterator[Measured]:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final, NamedTuple
 
-from realrun.bench import Measured, Undisturbed, hot_costs, policy_costs
+from realrun.bench import Measured, Undisturbed, hot_costs, policy_costs, round_ns
 from realrun.host import (
     exact_timers,
     machine_facts,
@@ -138,6 +138,9 @@ def calibrate(
     try:
         if pinned:
             os.sched_setaffinity(0, {cores[1]})
+        a_round_ns = round_ns()
+        if a_round_ns is not None:
+            facts["round_ns"] = round(a_round_ns, 2)
         for replicate in range(n_replicates):
             samples.replicate = replicate
             done = replicate / n_replicates

@@ -166,7 +166,7 @@ def config_to_json(config: RunConfig) -> dict[str, Any]:
     """The resolved config as data."""
     return {
         **asdict(config),
-        "policies": [{"name": p.name, **policy_to_json(p.policy)} for p in config.policies],
+        "policies": [{"called": p.name, **policy_to_json(p.policy)} for p in config.policies],
     }
 
 

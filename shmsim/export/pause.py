@@ -31,7 +31,7 @@ def round_of(given_ns: int, profile: MachineProfile | None) -> Round | None:
     given_ns
         As given on the command line; 0 if it was not.
     profile
-        Its machine may hold ``round_ns``, which somebody measured there.
+        Its machine may hold ``round_ns``, which ``realrun calibrate`` measures.
 
     Returns
     -------
