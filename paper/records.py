@@ -96,6 +96,11 @@ class Records:
         stored = read_json(path) if path.exists() else self.read(name, "results", before)
         return dict(stored["plan"])
 
+    def contents(self, name: str) -> dict[str, Any]:
+        """What the cells of an experiment found, by their names; skipped ones are left out."""
+        cells = read_json(self._record(name))["cells"]
+        return {cell["name"]: cell["content"] for cell in cells if "content" in cell}
+
     def _record(self, name: str) -> Path:
         return self.root / name / "results" / "record.json"
 

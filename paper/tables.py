@@ -9,7 +9,7 @@ from paper import wording
 from paper.records import Records
 from paper.results import QUANTITIES, VERDICTS, is_within, round_trips, worst_verdicts
 from shmsim.claims import Claim
-from shmsim.units import MS, US
+from shmsim.units import MS, US, parse_duration_ns
 
 _NONE: Final = "--"
 
@@ -101,7 +101,7 @@ def _delays(records: Records) -> str:
         for policy, worlds in delays.items():
             row = [label if policy == "spin" else "", f"\\texttt{{{wording.escaped(policy)}}}"]
             for world in ("machine", "model"):
-                row += [wording.number(worlds[world][p]) for p in ("p50_us", "p90_us", "p99_us")]
+                row += [wording.fixed(worlds[world][p], 1) for p in ("p50_us", "p90_us", "p99_us")]
             cores = table[policy]["scheduler_cores"]
             row += [wording.fixed(cores["measured"], 2), wording.fixed(cores["simulated"], 2)]
             rows.append(row)
@@ -280,8 +280,9 @@ def _live(records: Records) -> str:
                 [
                     label if arm == next(iter(plan[table]["arms"])) else "",
                     wording.escaped(arm) + (" (fitted)" if arm == plan[table]["fitted"] else ""),
-                    _with_range(float(np.median(ms)), min(ms), max(ms)),
-                    wording.number(predicted["ms"]),
+                    f"{wording.fixed(float(np.median(ms)), 2)} "
+                    f"({wording.fixed(min(ms), 2)}--{wording.fixed(max(ms), 2)})",
+                    wording.fixed(predicted["ms"], 2),
                     wording.fixed(measured["engine_cores"], 2),
                     wording.fixed(predicted["engine_cores"], 2),
                 ]
@@ -291,6 +292,66 @@ def _live(records: Records) -> str:
         "\\cmidrule(lr){3-4}\\cmidrule(l){5-6}\n"
     )
     return tabular("@{}llrrrr@{}", [head, "arm", "measured", "model", "measured", "model"], rows)
+
+
+#: Of the library, those that a reader would ask for.
+_LIBRARY: Final = (
+    "spin", "park", "vllm-1s", "forks-2ms", "competitive", "kvm", "pas", "quantile-doze",
+    "plan-hedge", "hazard-bayes", "wake-ahead", "step-ahead",
+)  # fmt: skip
+_PRICE: Final = "10"
+_LEAST_SHOWN: Final = -0.99
+
+
+def _distances(records: Records) -> str:
+    """Share of the gap to the bound that policies close, by trace of the scheduler's waits."""
+    traces = {
+        name: trace
+        for cell, content in records.contents("04_distance_to_bound").items()
+        if cell != "costs"
+        for name, trace in content.items()
+        if not name.endswith("_worker")
+    }
+    rows = [
+        [f"\\texttt{{{policy}}}", *(_closed(t["policies"][policy]) for t in traces.values())]
+        for policy in _LIBRARY
+    ]
+    waits = [wording.count(trace["waits"]["n"]) for trace in traces.values()]
+    medians = [wording.number(t["waits"]["p50_ns"] / US) for t in traces.values()]
+    head = ["policy", *(wording.escaped(name.replace("_", " ")) for name in traces)]
+    columns = "@{}l" + "r" * len(traces) + "@{}"
+    return tabular(
+        columns,
+        head,
+        [*rows, [], ["waits", *waits], ["median gap (\\textmu{}s)", *medians]],
+    )
+
+
+def _closed(by_price: dict[str, Any]) -> str:
+    value, low, high = by_price[_PRICE]["gap_closed"]
+    if value is None:
+        return "no gap"
+    if value < _LEAST_SHOWN:
+        return "$<-99$"
+    ends = "" if low is None else f" ({100 * max(low, _LEAST_SHOWN):.0f} to {100 * high:.0f})"
+    return f"{100 * value:.0f}{ends}".replace("-", "$-$")
+
+
+def _stalls(records: Records) -> str:
+    """Share of messages that a lossy bell left to a recheck, by window and gap."""
+    found = records.summary("07_lost_wakeups", "record.json")["stall_share"]["lossy"]
+    cells = {tuple(name.removeprefix("window ").split(", gap ")): s for name, s in found.items()}
+    windows = dict.fromkeys(window for window, _ in cells)
+    gaps = dict.fromkeys(gap for _, gap in cells)
+    rows = [
+        [_time(window), *(wording.percent(cells[window, gap]) for gap in gaps)]
+        for window in windows
+    ]
+    return tabular("@{}l" + "r" * len(gaps) + "@{}", ["window, gap:", *map(_time, gaps)], rows)
+
+
+def _time(text: str) -> str:
+    return wording.duration(parse_duration_ns(text))
 
 
 def _claim_row(claim: Claim) -> list[str]:
@@ -334,4 +395,6 @@ TABLES: Final[dict[str, tuple[str, Callable[[Records], str]]]] = {
     "seed_cells": ("02_seed_cells", _seed_cells),
     "h200": ("12_h200_tables", _h200),
     "live": ("11_live_vllm_order", _live),
+    "distances": ("04_distance_to_bound", _distances),
+    "stalls": ("07_lost_wakeups", _stalls),
 }

@@ -141,10 +141,10 @@ def machine(facts: dict[str, object]) -> str:
     Examples
     --------
     >>> machine({"cpu": "AMD EPYC", "cores": 2, "kernel": "6.18.44-x", "virtual": True})
-    'virtual machine, 2 vCPUs (AMD EPYC), Linux 6.18'
+    'VM, 2 vCPUs (AMD EPYC), Linux 6.18'
     """
     kernel = ".".join(str(facts["kernel"]).split(".")[:2])
-    kind, cores = ("virtual machine", "vCPUs") if facts["virtual"] else ("machine", "cores")
+    kind, cores = ("VM", "vCPUs") if facts["virtual"] else ("machine", "cores")
     return escaped(f"{kind}, {facts['cores']} {cores} ({facts['cpu']}), Linux {kernel}")
 
 
