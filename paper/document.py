@@ -7,7 +7,7 @@ what is stored; what they do not choose need not be there.
 
 import difflib
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -29,10 +29,10 @@ class Known(NamedTuple):
         Claims, and whether each holds.
     """
 
-    results: Container[str]
-    tables: Container[str]
-    pictures: Container[str]
-    recorded: Container[str]
+    results: Collection[str]
+    tables: Collection[str]
+    pictures: Collection[str]
+    recorded: Collection[str]
     held: dict[str, bool]
 
 
@@ -93,7 +93,7 @@ def _argument(text: str, at: int) -> tuple[str, int]:
     raise ValueError(f"a brace is not closed: {text[begun : begun + 40]!r}")
 
 
-def _unknown(kind: str, name: str, among: Container[str]) -> str:
-    near = difflib.get_close_matches(name, list(among), 1)  # type: ignore[arg-type]
+def _unknown(kind: str, name: str, among: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, list(among), 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"unknown {kind} {name!r}{hint}"

@@ -56,7 +56,7 @@ def draw(records: Records, folder: Path) -> list[Path]:
 def _write(figure: Figure, path: Path) -> None:
     # Type 42 keeps letters as letters, so that a reader can search and copy them.
     with mpl.rc_context({"pdf.fonttype": 42}):
-        figure.savefig(path, format="pdf", metadata=_NO_METADATA)
+        figure.savefig(path, format="pdf", metadata=_NO_METADATA, facecolor="none")
 
 
 def _step(records: Records) -> Figure:
