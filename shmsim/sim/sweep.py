@@ -1,4 +1,4 @@
-"""Runs sweeps of the model on all cores, by the engine that is done first.
+"""Runs sweeps of the model on all cores, or those of a cluster, by the engine that is done first.
 
 All engines give the same bits. SimPy runs a point in each process of a pool; the recurrence runs
 all policies of a tape in threads of this one, once there is so much to do that compiling pays.
@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -25,6 +26,7 @@ from shmsim.config import RunConfig
 from shmsim.figures import figures_of
 from shmsim.metrics import Summary, summarize
 from shmsim.profile import MachineProfile
+from shmsim.sim.cluster import Cluster
 from shmsim.sim.engine import choose, compiles, simulate_with
 from shmsim.stats.estimate import mean_of_replications
 from shmsim.sweep.key import point_key
@@ -64,6 +66,7 @@ def sweep(
     folder: Path | None = None,
     *,
     jobs: int = 0,
+    cluster: Cluster | None = None,
     progress: Progress | None = None,
 ) -> pa.Table:
     """Run what a plan asks for and is not there yet.
@@ -77,6 +80,8 @@ def sweep(
     jobs
         Processes; 0 takes one for each core, 1 none but this one, as policies need that are
         defined in a notebook.
+    cluster
+        Whose workers run the points instead; what they find comes back here and is kept here.
     progress
         Told before the first point and after each.
 
@@ -91,11 +96,12 @@ def sweep(
     ValueError
         If a point cannot be run as asked.
     RuntimeError
-        If another sweep uses the folder, or a process of this one was killed.
+        If another sweep uses the folder, a process of this one was killed, or the cluster is gone.
     """
     with only_one(folder) if folder is not None else nullcontext() as store:
         found: dict[Point, Figures] = {}
-        with _Runner(plan, folder, store, jobs or len(os.sched_getaffinity(0))) as runner:
+        n_jobs = jobs or len(os.sched_getaffinity(0))
+        with _Runner(plan, folder, store, n_jobs, cluster) as runner:
             have = [0] * len(plan.cells)
             want = [plan.replications] * len(plan.cells)
             while have != want:
@@ -201,12 +207,18 @@ class _Runner:
     """Runs points here or in a pool, which is started when it is first needed."""
 
     def __init__(
-        self, plan: SweepPlan, folder: Path | None, store: PointStore | None, jobs: int
+        self,
+        plan: SweepPlan,
+        folder: Path | None,
+        store: PointStore | None,
+        jobs: int,
+        cluster: Cluster | None,
     ) -> None:
         self._plan = plan
         self._folder = folder
         self._store = store
         self._jobs = jobs
+        self._cluster = cluster
         self._executor: ProcessPoolExecutor | None = None
         self._lifeline: Connection | None = None
 
@@ -224,8 +236,9 @@ class _Runner:
     def run(self, points: Iterable[Point]) -> Iterator[tuple[Point, Figures]]:
         """Give each point with its figures, first those that are stored."""
         missing: dict[Point, str] = {}
+        has_keys = self._store is not None or self._cluster is not None
         for point in points:
-            key = _key(self._plan, point) if self._store is not None else ""
+            key = _key(self._plan, point) if has_keys else ""
             stored = self._store.get(key) if self._store is not None else None
             if stored is None:
                 missing[point] = key
@@ -236,6 +249,9 @@ class _Runner:
         for point, engine in engines.items():
             if engine == "recurrence":
                 by_tape.setdefault((point.cell, point.replication), []).append(point)
+        if self._cluster is not None:
+            yield from self._run_on(self._cluster, missing, engines, by_tape.values())
+            return
         for together in by_tape.values():
             done = _run_tape(self._plan, together, self._jobs)
             for point, figures in zip(together, done, strict=True):
@@ -253,6 +269,22 @@ class _Runner:
         if self._store is not None:
             self._store.put(key, figures)
         return figures
+
+    def _run_on(
+        self,
+        cluster: Cluster,
+        keys: dict[Point, str],
+        engines: dict[Point, str],
+        together: Iterable[list[Point]],
+    ) -> Iterator[tuple[Point, Figures]]:
+        singly = ([point] for point in keys if engines[point] != "recurrence")
+        tasks = [
+            Task(tuple(points), tuple(keys[point] for point in points), engines[points[0]])
+            for points in (*together, *singly)
+        ]
+        for task, found in cluster.map(_run_task, _findable(self._plan), tasks):
+            for point, key, figures in zip(task.points, task.keys, found, strict=True):
+                yield point, self._kept(key, figures)
 
     def _run_in_pool(self, work: list[tuple[Point, str, str]]) -> Iterator[tuple[Point, Figures]]:
         executor = self._executor or self._start(min(self._jobs, len(work)))
@@ -305,3 +337,47 @@ def _work(point: Point, key: str, engine: str) -> Figures:
     if _STORE is not None:
         _STORE.put(key, figures)
     return figures
+
+
+# On the workers of a cluster.
+
+
+class Task(NamedTuple):
+    """What one task of a cluster runs: points of one tape, each with its key, by one engine."""
+
+    points: tuple[Point, ...]
+    keys: tuple[str, ...]
+    engine: str
+
+
+def _findable(plan: SweepPlan) -> SweepPlan:
+    """The plan with whole paths, for processes that were started elsewhere; keys hold no path."""
+    cells = []
+    for cell in plan.cells:
+        workload, device = cell.config.workload, cell.config.device
+        config = replace(
+            cell.config,
+            workload=replace(workload, trace=_whole(workload.trace)),
+            device=replace(device, file=_whole(device.file)),
+        )
+        cells.append(cell._replace(config=config))
+    return replace(plan, cells=tuple(cells))
+
+
+def _whole(path: str) -> str:
+    return str(Path(path).absolute()) if path else ""
+
+
+def _run_task(plan: SweepPlan, task: Task) -> list[Figures]:
+    """Run points, unless what they depend on is not here what it is where the sweep was started."""
+    for point, key in zip(task.points, task.keys, strict=True):
+        if _key(plan, point) != key:
+            cell = plan.cells[point.cell]
+            raise ValueError(
+                f"{cell.name} on {cell.profile_name}, {plan.policies[point.policy].name}: the "
+                "files that the config names, or the source of the policy, differ from those where "
+                "the sweep was started; all machines need the same ones in the same places"
+            )
+    if task.engine == "recurrence":
+        return _run_tape(plan, list(task.points), 1)
+    return [_run_point(plan, point, task.engine) for point in task.points]

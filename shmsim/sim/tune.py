@@ -14,6 +14,7 @@ import numpy as np
 
 from shmsim.config import NamedPolicy, PayloadConfig, RunConfig
 from shmsim.profile import MachineProfile
+from shmsim.sim.cluster import Cluster
 from shmsim.sim.tune_geometry import geometries
 from shmsim.sim.tune_profiles import WAITING, at_ends, n_exact, redrawn
 from shmsim.sim.tune_runs import (
@@ -182,6 +183,7 @@ def tune(
     *,
     budget: Budget = FULL,
     jobs: int = 0,
+    cluster: Cluster | None = None,
     progress: Progress = lambda _label, _share: None,
 ) -> Tuned:
     """Search policies, their parameters, and for bulk its routes and arena, for a goal.
@@ -196,8 +198,8 @@ def tune(
         What is better.
     folder
         Keeps every run, so that the same call goes on where it was interrupted; None keeps none.
-    budget, jobs, progress
-        How much, on how many processes (0: one for each core), and who is told.
+    budget, jobs, cluster, progress
+        How much, on how many processes (0: one for each core) or whose workers, and who is told.
 
     Raises
     ------
@@ -207,10 +209,17 @@ def tune(
     if folder is None:
         with TemporaryDirectory() as name:
             return tune(
-                config, profile, goal, Path(name), budget=budget, jobs=jobs, progress=progress
+                config,
+                profile,
+                goal,
+                Path(name),
+                budget=budget,
+                jobs=jobs,
+                cluster=cluster,
+                progress=progress,
             )
     profile.check_doorbell(config.handoff.doorbell)
-    bench = Bench(shortened(config, budget.steps), profile, folder, jobs, progress)
+    bench = Bench(shortened(config, budget.steps), profile, folder, jobs, progress, cluster)
     default = bench.candidate(config.policies[0].policy)
     goal, searched = _search(bench, goal, default, budget, config.policies)
     finalists = [default, *_finalists(searched, default, budget.finalists)]

@@ -11,6 +11,7 @@ from shmsim.config import NamedPolicy, PayloadConfig, RunConfig
 from shmsim.figures import FIGURES
 from shmsim.message import largest_bytes
 from shmsim.profile import MachineProfile
+from shmsim.sim.cluster import Cluster
 from shmsim.sim.sweep import steps_of, sweep
 from shmsim.stats.estimate import Float64Array
 from shmsim.sweep.plan import SweepPlan, cells_of
@@ -61,6 +62,8 @@ class Bench(NamedTuple):
         Processes; 0 takes one for each core.
     progress
         Told about everything.
+    cluster
+        Whose workers run them instead.
     """
 
     config: RunConfig
@@ -68,6 +71,7 @@ class Bench(NamedTuple):
     folder: Path
     jobs: int
     progress: Progress
+    cluster: Cluster | None = None
 
     def candidate(self, policy: WaitPolicy, payload: PayloadConfig | None = None) -> Candidate:
         """A policy with the config's payload, or another."""
@@ -99,6 +103,7 @@ class Bench(NamedTuple):
                 plan,
                 self.folder,
                 jobs=self.jobs,
+                cluster=self.cluster,
                 progress=lambda done, total: self.progress(label, done / total),
             )
             rows = points.to_pylist()

@@ -1,0 +1,278 @@
+"""Work on a Dask cluster, whose workers may join, leave and be killed while it runs.
+
+Dask repeats a task whose worker was lost, and tells of each once. What is done here is around that:
+an address where nobody answers, workers that would give other bits, and none that is left. Whoever
+sends tasks trusts the cluster and is trusted by it: its messages are pickle.
+"""
+
+import contextlib
+import json
+import logging
+import queue
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn, Self, TypeVar
+
+from shmsim.sim.fingerprint import differences, fingerprint
+
+_CONNECT_S: Final = 10.0
+_PATIENCE_S: Final = 60.0
+_LOOK_EVERY_S: Final = 1.0
+
+Shared = TypeVar("Shared")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Cluster:
+    """A connection to a Dask scheduler whose workers give the bits of this process.
+
+    Parameters
+    ----------
+    address
+        Of the scheduler, as ``"tcp://node1:8786"``, or the path of the JSON file that
+        ``dask scheduler --scheduler-file`` wrote.
+    patience_s
+        How long the cluster may be without a worker, at the start and between two jobs of a queue.
+
+    Raises
+    ------
+    ValueError
+        If the address is none, or a worker would give other bits; says which, and what differs.
+    OSError
+        If nobody answers there, or no worker is there in time.
+    RuntimeError
+        If Dask is not installed.
+    """
+
+    def __init__(self, address: str, patience_s: float = _PATIENCE_S) -> None:
+        """Connect, and look at the workers that are there."""
+        try:
+            from distributed import Client
+            from distributed.comm import get_address_host_port
+        except ModuleNotFoundError:
+            raise RuntimeError(
+                "a cluster needs Dask, here and on its machines: pip install 'shmsim[cluster]'"
+            ) from None
+        self._address = _address(address)
+        self._patience_s = patience_s
+        try:
+            host, port = get_address_host_port(self._address)
+        except ValueError as error:
+            raise ValueError(
+                f"{self._address!r} is no address of a Dask scheduler, as tcp://node1:8786 is: "
+                f"{error}"
+            ) from None
+        _reach(host, port)
+        # What it logs, with tracebacks, is said here in a sentence.
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
+        try:
+            self._client = Client(self._address, timeout=_CONNECT_S, set_as_default=False)
+        except OSError as error:
+            raise ConnectionError(
+                f"what answers at {self._address} is no Dask scheduler that this Dask understands: "
+                f"{error}"
+            ) from None
+        try:
+            self._check_workers()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        """Connected already."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Disconnect."""
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect; the scheduler forgets what was still to do for this process."""
+        self._client.close()
+
+    def map(
+        self,
+        function: Callable[[Shared, Item], Result],
+        shared: Shared,
+        items: Iterable[Item],
+    ) -> Iterator[tuple[Item, Result]]:
+        """Give every item once, with ``function(shared, item)``, as they are done.
+
+        Parameters
+        ----------
+        function
+            Of a module that workers can import.
+        shared
+            Sent once, not with every item.
+        items
+            Each is a task of its own.
+
+        Raises
+        ------
+        ValueError
+            If the function raises one, or a worker that joined meanwhile would give other bits.
+        RuntimeError
+            If the function raises anything else, an item killed several workers in turn, or the
+            scheduler or all workers are gone.
+
+        Notes
+        -----
+        Who stops listening, as by Ctrl-C, cancels what has not begun. What runs goes on to its end
+        on its worker, and nobody hears of it.
+        """
+        listed = list(items)
+        if not listed:
+            return
+        # A task, not scattered data: Dask repeats it if the workers that hold its result are lost.
+        common = self._client.submit(_same, shared, pure=False)
+        futures = self._client.map(
+            _checked,
+            listed,
+            function=function,
+            shared=common,
+            expected=dict(fingerprint()),
+            pure=False,
+        )
+        waiting = {f.key: (f, item) for f, item in zip(futures, listed, strict=True)}
+        done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        try:
+            for future in futures:
+                future.add_done_callback(done.put)
+            while waiting:
+                some = self._next(done)
+                failed = [f for f in some if f.status in ("error", "cancelled")]
+                finished = [f for f in some if f not in failed]  # or lost since: gather waits
+                results = self._client.gather(finished) if finished else []
+                for future, result in zip(finished, results, strict=True):
+                    yield waiting.pop(future.key)[1], result
+                for future in failed:
+                    self._explain(future)
+        finally:
+            if waiting and self._client.status == "running":
+                with contextlib.suppress(OSError):  # a scheduler that is gone has forgotten them
+                    self._client.cancel([future for future, _ in waiting.values()])
+
+    def _check_workers(self) -> None:
+        """Wait for a worker, and compare all that are there with this process."""
+        try:
+            self._client.wait_for_workers(1, timeout=self._patience_s)
+        except OSError:
+            raise self._nobody() from None
+        for worker, there in self._client.run(fingerprint, on_error="return").items():
+            if isinstance(there, Exception):
+                raise ValueError(
+                    f"the worker {worker} has no shmsim like the one here "
+                    f"({type(there).__name__}: {there}); install the same on all machines"
+                )
+            _refuse_unlike(worker, dict(fingerprint()), there)
+
+    def _next(self, done: "queue.SimpleQueue[Any]") -> list[Any]:
+        """Those that are done, at least one."""
+        last_seen_s = time.monotonic()
+        while True:
+            try:
+                some = [done.get(timeout=_LOOK_EVERY_S)]
+            except queue.Empty:
+                if self._has_workers():
+                    last_seen_s = time.monotonic()
+                elif time.monotonic() - last_seen_s > self._patience_s:
+                    raise self._nobody() from None
+                continue
+            while not done.empty():
+                some.append(done.get())
+            return some
+
+    def _has_workers(self) -> bool:
+        try:
+            return bool(self._client.nthreads())
+        except OSError:  # Dask notices too, and cancels what waits
+            return False
+
+    def _nobody(self) -> ConnectionError:
+        return ConnectionError(
+            f"the Dask scheduler at {self._address} has had no worker for {self._patience_s:g} s; "
+            "start some with 'dask worker', then run the same command again: what was finished is "
+            "kept"
+        )
+
+    def _explain(self, future: Any) -> NoReturn:
+        """Say why a task has no result."""
+        from distributed import KilledWorker
+
+        if future.status != "error":
+            raise RuntimeError(
+                f"the Dask scheduler at {self._address} is gone; start it again, then run the same "
+                "command: what was finished is kept"
+            )
+        error = future.exception()
+        if isinstance(error, KilledWorker):
+            raise RuntimeError(
+                f"{error.allowed_failures + 1} workers died of one task, the last one at "
+                f"{error.last_worker.address}, perhaps for want of memory: start fewer of them, "
+                "then run the same command again: what was finished is kept"
+            )
+        if isinstance(error, ValueError):
+            raise error
+        raise RuntimeError(f"a worker failed: {type(error).__name__}: {error}")
+
+
+def _address(text: str) -> str:
+    """The address, if need be from the file that a scheduler wrote."""
+    if not text.endswith(".json"):
+        return text
+    try:
+        return str(json.loads(Path(text).read_text())["address"])
+    except OSError as error:
+        raise ValueError(
+            f"cannot read {text}: {error.strerror}; 'dask scheduler --scheduler-file {text}' "
+            "writes it when it starts"
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{text} is no file of a Dask scheduler: it names no address") from None
+
+
+def _reach(host: str, port: int) -> None:
+    """Say at once if nobody listens: Dask would try again for as long as it may take."""
+    try:
+        socket.create_connection((host, port), _CONNECT_S).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"nobody answers at {host}:{port} ({error}); start a Dask scheduler with 'dask "
+            "scheduler', which says its address"
+        ) from None
+
+
+def _refuse_unlike(worker: str, here: Mapping[str, str], there: Mapping[str, str]) -> None:
+    found = differences(here, there)
+    if found:
+        raise ValueError(
+            f"the worker {worker} could give other bits than this process ({found}); install the "
+            "same on all machines, with constraints.txt"
+        )
+
+
+# On the workers.
+
+
+def _same(shared: Shared) -> Shared:
+    return shared
+
+
+def _checked(
+    item: Item,
+    function: Callable[[Shared, Item], Result],
+    shared: Shared,
+    expected: Mapping[str, str],
+) -> Result:
+    """Run one item, unless this worker, which may have joined late, is unlike the client."""
+    from distributed import get_worker
+
+    address = get_worker().address
+    _refuse_unlike(address, expected, fingerprint())
+    try:
+        return function(shared, item)
+    except ValueError as error:
+        raise ValueError(f"{error} (on the worker {address})") from None
