@@ -1,5 +1,6 @@
 """The ``realrun`` command: measure this box, and run the loop on it for real."""
 
+import json
 import time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -28,42 +29,40 @@ from shmsim.console import (
     Bar,
     ConfigArgument,
     ProfileOption,
+    complete_policy,
     console,
     diagnostics,
-    errors_explained,
     load_or_default,
     load_policies,
 )
 from shmsim.metrics import summarize
 from shmsim.profile import MachineProfile
+from shmsim.program import Output, Program
 from shmsim.units import US, format_ns
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Measure what waiting costs on this box, and run the scheduler-worker loop on it.\n\n"
+app = Program(
+    "Measure what waiting costs on this box, and run the scheduler-worker loop on it.\n\n"
     "Start with 'realrun doctor', then 'realrun calibrate'; 'realrun demo' does it all at once.",
 )
 
 
-@app.command()
-def doctor() -> None:
+@app.subcommand("doctor")
+def doctor() -> Output:
     """Say what this box is, and what about it will show in every figure."""
-    with errors_explained():
-        facts = machine_facts()
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
-        for name, value in facts.items():
-            table.add_row(name, _show(name, value))
-        console.print(table)
-        warnings = warnings_about(facts)
-        for warning in warnings:
-            console.print(f"[yellow]note:[/] {warning}", soft_wrap=True)
-        if not warnings:
-            console.print("nothing to note: this box measures cleanly")
+    facts = machine_facts()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
+    for name, value in facts.items():
+        table.add_row(name, _show(name, value))
+    console.print(table)
+    warnings = warnings_about(facts)
+    for warning in warnings:
+        console.print(f"[yellow]note:[/] {warning}", soft_wrap=True)
+    if not warnings:
+        console.print("nothing to note: this box measures cleanly")
+    return Output({"facts": facts, "notes": warnings})
 
 
-@app.command("calibrate")
+@app.subcommand("calibrate")
 def calibrate_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the profile is written.")] = Path(
         "profile.json"
@@ -76,47 +75,57 @@ def calibrate_command(
         bool,
         typer.Option("--thorough", help="Three times the replicates; 'validate --grid' wants it."),
     ] = False,
-) -> None:
+) -> Output:
     """Measure every cost of waiting on this box, one by one; takes about 40 s.
 
     The profile holds distributions with sample counts and intervals, and the facts of the box.
     'shmsim profile FILE' prints it.
     """
-    with errors_explained():
-        with Bar() as bar:
-            n_replicates = N_THOROUGH if thorough else N_REPLICATES
-            profile = calibrate(bar.show, doorbell, n_replicates)
-        profile.write(out)
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("rested for")
-        names = {
-            "wake_latency": "wake-up by doorbell",
-            "timer_overshoot": "timer late by",
-            "park_cpu": "CPU of a park",
-            "slow_after_park": "work after a park: extra",
-            "slow_after_spin": "after spinning: extra",
+    with Bar() as bar:
+        n_replicates = N_THOROUGH if thorough else N_REPLICATES
+        profile = calibrate(bar.show, doorbell, n_replicates)
+    profile.write(out)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("rested for")
+    names = {
+        "wake_latency": "wake-up by doorbell",
+        "timer_overshoot": "timer late by",
+        "park_cpu": "CPU of a park",
+        "slow_after_park": "work after a park: extra",
+        "slow_after_spin": "after spinning: extra",
+    }
+    for label in names.values():
+        table.add_column(label + "\np50 / p99 µs", justify="right")
+    for rest_ns, _ in RESTS:
+        curves = (profile.costs[name] for name in names)
+        table.add_row(
+            format_ns(rest_ns),
+            *(f"{c.at(0.5, rest_ns) / US:.0f} / {c.at(0.99, rest_ns) / US:.0f}" for c in curves),
+        )
+    console.print(table)
+    console.print(f"profile: {out} ('shmsim profile {out}' prints all of it)")
+    rested = {
+        f"{rest_ns:.0f}": {
+            name: {"p50_ns": curve.at(0.5, rest_ns), "p99_ns": curve.at(0.99, rest_ns)}
+            for name in names
+            for curve in (profile.costs[name],)
         }
-        for label in names.values():
-            table.add_column(label + "\np50 / p99 µs", justify="right")
-        for rest_ns, _ in RESTS:
-            curves = (profile.costs[name] for name in names)
-            table.add_row(
-                format_ns(rest_ns),
-                *(
-                    f"{c.at(0.5, rest_ns) / US:.0f} / {c.at(0.99, rest_ns) / US:.0f}"
-                    for c in curves
-                ),
-            )
-        console.print(table)
-        console.print(f"profile: {out} ('shmsim profile {out}' prints all of it)")
+        for rest_ns, _ in RESTS
+    }
+    return Output({"profile": out, "machine": profile.machine, "by_rest_ns": rested})
 
 
-@app.command("run")
+@app.subcommand("run")
 def run_command(
     config_path: ConfigArgument = None,
     profile_path: ProfileOption = Path("profile.json"),
     policy: Annotated[
-        str, typer.Option("--policy", help="A preset, KIND:key=value,..., or a policy file.")
+        str,
+        typer.Option(
+            "--policy",
+            help="A preset, KIND:key=value,..., or a policy file.",
+            autocompletion=complete_policy,
+        ),
     ] = "wake-ahead",
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the records (Parquet).")
@@ -125,42 +134,57 @@ def run_command(
         Path | None,
         typer.Option(help="CSV for the step times by batch, as device.file wants them."),
     ] = None,
-) -> None:
+) -> Output:
     """Run the loop once for real and print what a serving benchmark prints.
 
     Example: realrun run -p profile.json --policy WakeAhead:guard=80us
     """
-    with errors_explained():
-        config = load_or_default(config_path)
-        (named,) = load_policies([policy])
-        profile = _profile_for(config, profile_path)
-        with Bar() as bar:
-            bar.show(f"machine: {named.name}", 0.0)
-            spec = make_spec(config, named.policy, profile, 0)
-            records = run_once(
-                spec,
-                lambda steps: bar.show(f"machine: {named.name}, step {steps}", 0.0),
-            )
-        console.print(benchmark_block(summarize(records)), highlight=False, markup=False)
-        block = hand_off_block(records, spec.handoff.doorbell, spec.layout.size)
-        console.print(block, highlight=False, markup=False)
-        for note in device_notes(records):
-            diagnostics.print(f"[yellow]note:[/] {note}", soft_wrap=True, highlight=False)
-        if out is not None:
-            records.write(out)
-            console.print(f"records: {out}")
-        if steps is not None:
-            n_steps = write_steps(steps, records)
-            console.print(f"step times: {steps} ({n_steps} steps without prompt tokens)")
+    config = load_or_default(config_path)
+    (named,) = load_policies([policy])
+    profile = _profile_for(config, profile_path)
+    with Bar() as bar:
+        bar.show(f"machine: {named.name}", 0.0)
+        spec = make_spec(config, named.policy, profile, 0)
+        records = run_once(
+            spec,
+            lambda steps: bar.show(f"machine: {named.name}, step {steps}", 0.0),
+        )
+    figures = summarize(records)
+    console.print(benchmark_block(figures), highlight=False, markup=False)
+    block = hand_off_block(records, spec.handoff.doorbell, spec.layout.size)
+    console.print(block, highlight=False, markup=False)
+    notes = list(device_notes(records))
+    for note in notes:
+        diagnostics.print(f"[yellow]note:[/] {note}", soft_wrap=True, highlight=False)
+    if out is not None:
+        records.write(out)
+        console.print(f"records: {out}")
+    if steps is not None:
+        n_steps = write_steps(steps, records)
+        console.print(f"step times: {steps} ({n_steps} steps without prompt tokens)")
+    return Output(
+        {
+            "policy": named.name,
+            "figures": figures,
+            "processes": records.processes,
+            "notes": notes,
+            "records": out,
+            "step_times": steps,
+        }
+    )
 
 
-@app.command("validate")
+@app.subcommand("validate")
 def validate_command(
     config_path: ConfigArgument = None,
     profile_path: ProfileOption = Path("profile.json"),
     policy: Annotated[
         list[str],
-        typer.Option("--policy", help="Instead of the config's policies; repeatable."),
+        typer.Option(
+            "--policy",
+            help="Instead of the config's policies; repeatable.",
+            autocompletion=complete_policy,
+        ),
     ] = [],  # noqa: B006 - typer reads the default
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")] = Path(
         "runs/validation"
@@ -174,10 +198,11 @@ def validate_command(
     cell: Annotated[
         list[str], typer.Option("--cell", help="Only this cell of the grid; repeatable.")
     ] = [],  # noqa: B006 - typer reads the default
-    json_path: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Claims file of a grid.")
+    claims_path: Annotated[
+        Path | None,
+        typer.Option("--claims", metavar="FILE", help="Claims file of a grid, for shmsim claims."),
     ] = None,
-) -> None:
+) -> Output:
     """Run model and machine on the same workload and policies, and compare them.
 
     Writes outcomes.parquet, validation.json, frontier.png and the records of every run.
@@ -186,38 +211,38 @@ def validate_command(
     an equivalence test. The runs are stored in OUT; a second call continues with what is missing
     and lets the model, as it then is, answer anew.
     """
-    with errors_explained():
-        if grid is not None:
-            if config_path is not None or policy:
-                raise ConfigError("a grid names its configs and policies itself; leave them out")
-            _validate_grid(grid, cell, profile_path, out, json_path)
-            return
-        if cell or json_path is not None:
-            raise ConfigError("--cell and --json belong to a grid; name it with --grid CELLS.toml")
-        config = load_or_default(config_path)
-        if policy:
-            config = RunConfig(**{**vars(config), "policies": load_policies(policy)})
-        profile = _profile_for(config, profile_path)
-        with Bar() as bar:
-            validation = validate(
-                config,
-                profile,
-                out,
-                lambda done, total, label: bar.show(f"{done}/{total} {label}", done / total),
-            )
-        console.print(validation_table(validation))
-        draw_frontier(validation, out / "frontier.png")
-        reference, *others = validation.policy_names
-        words = "\n\n".join(verdict(validation, name, reference) for name in others[-1:])
-        if words:
-            (out / "verdict.txt").write_text(words + "\n")
-            console.print(words, soft_wrap=True)
-        console.print(f"results: {out} (frontier.png, validation.json, outcomes.parquet)")
+    if grid is not None:
+        if config_path is not None or policy:
+            raise ConfigError("a grid names its configs and policies itself; leave them out")
+        return _validate_grid(grid, cell, profile_path, out, claims_path)
+    if cell or claims_path is not None:
+        raise ConfigError("--cell and --claims belong to a grid; name it with --grid CELLS.toml")
+    config = load_or_default(config_path)
+    if policy:
+        config = RunConfig(**{**vars(config), "policies": load_policies(policy)})
+    profile = _profile_for(config, profile_path)
+    with Bar() as bar:
+        validation = validate(
+            config,
+            profile,
+            out,
+            lambda done, total, label: bar.show(f"{done}/{total} {label}", done / total),
+        )
+    console.print(validation_table(validation))
+    draw_frontier(validation, out / "frontier.png")
+    reference, *others = validation.policy_names
+    words = "\n\n".join(verdict(validation, name, reference) for name in others[-1:])
+    if words:
+        (out / "verdict.txt").write_text(words + "\n")
+        console.print(words, soft_wrap=True)
+    console.print(f"results: {out} (frontier.png, validation.json, outcomes.parquet)")
+    stored = json.loads((out / "validation.json").read_text())
+    return Output({"folder": out, "verdict": words, **stored})
 
 
 def _validate_grid(
-    path: Path, names: list[str], profile_path: Path, out: Path, json_path: Path | None
-) -> None:
+    path: Path, names: list[str], profile_path: Path, out: Path, claims_path: Path | None
+) -> Output:
     grid = read_grid(path)
     if names:
         grid = grid.only(names)
@@ -238,12 +263,13 @@ def _validate_grid(
     print_table(results)
     console.print(summary(results), soft_wrap=True)
     write_record(out / "grid.json", results, profile)
-    if json_path is not None:
-        write_claims(json_path, machine_facts(), claims(results))
+    if claims_path is not None:
+        write_claims(claims_path, machine_facts(), claims(results))
     console.print(f"results: {out} (grid.json, records of every run)")
+    return Output({"folder": out, **json.loads((out / "grid.json").read_text())})
 
 
-@app.command("report")
+@app.subcommand("report")
 def report_command(
     folder: Annotated[
         Path,
@@ -253,16 +279,17 @@ def report_command(
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="The page; report.html in RUN without."),
     ] = None,
-) -> None:
+) -> Output:
     """Write one HTML page about what came out: verdict, evidence, how to get it again, limits.
 
     The page is one file that opens offline, at a desk and on a telephone; no script runs in it.
     """
-    with errors_explained():
-        console.print(f"report: {write_report(folder, out)}")
+    page = write_report(folder, out)
+    console.print(f"report: {page}")
+    return Output({"report": page})
 
 
-@app.command()
+@app.subcommand("demo")
 def demo(
     trace: Annotated[
         Path | None,
@@ -271,56 +298,54 @@ def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")] = Path(
         "runs/demo"
     ),
-) -> None:
+) -> Output:
     """Calibrate this box, tune in the model, run for real, compare; about 3 minutes.
 
     Runs the commands that you would run one by one, and prints each.
     """
-    with errors_explained():
-        run_demo(out, trace)
+    return Output(run_demo(out, trace))
 
 
-@app.command("gpu-check")
+@app.subcommand("gpu-check")
 def gpu_check_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")] = Path(
         "runs/gpu-check"
     ),
-) -> None:
+) -> Output:
     """Check everything that needs a GPU, in under 8 minutes: copies, policies, tests.
 
     Calibrates this box first. Writes found.json, claims.json and profile.json; exits with 1 if a
     claim does not hold.
     """
-    with errors_explained():
-        began_s = time.monotonic()
-        out.mkdir(parents=True, exist_ok=True)
-        with Bar() as bar:
-            bar.show("copies to the GPU, by size and memory", 0.0)
-            copies = measure_copies()
-            profile = calibrate(bar.show, "futex", 1)
-            profile.write(out / "profile.json")
-            found = check(
-                copies,
-                profile,
-                began_s,
-                lambda label: bar.show(label, (time.monotonic() - began_s) / GPU_CHECK_LIMIT_S),
-            )
-        write_found(out / "found.json", found)
-        claims_found = claims_of(found)
-        write_claims(out / "claims.json", machine_facts(), claims_found)
-        for claim in claims_found:
-            mark = "[green]pass[/]" if claim.holds else "[red]fail[/]"
-            console.print(
-                f"{mark} {claim.id}: {claim.value:.4g} {claim.unit}, "
-                f"{claim.direction} {claim.bound:g}"
-            )
-        for text in found.failures:
-            console.print(f"[red]failed:[/] {text}", markup=True, soft_wrap=True)
-        if found.not_run:
-            console.print(f"no time for {len(found.not_run)} cells; see found.json")
-        console.print(f"results: {out}")
-        if found.failures or not all(claim.holds for claim in claims_found):
-            raise typer.Exit(1)
+    began_s = time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+    with Bar() as bar:
+        bar.show("copies to the GPU, by size and memory", 0.0)
+        copies = measure_copies()
+        profile = calibrate(bar.show, "futex", 1)
+        profile.write(out / "profile.json")
+        found = check(
+            copies,
+            profile,
+            began_s,
+            lambda label: bar.show(label, (time.monotonic() - began_s) / GPU_CHECK_LIMIT_S),
+        )
+    write_found(out / "found.json", found)
+    claims_found = claims_of(found)
+    write_claims(out / "claims.json", machine_facts(), claims_found)
+    for claim in claims_found:
+        mark = "[green]pass[/]" if claim.holds else "[red]fail[/]"
+        console.print(
+            f"{mark} {claim.id}: {claim.value:.4g} {claim.unit}, {claim.direction} {claim.bound:g}"
+        )
+    for text in found.failures:
+        console.print(f"[red]failed:[/] {text}", markup=True, soft_wrap=True)
+    if found.not_run:
+        console.print(f"no time for {len(found.not_run)} cells; see found.json")
+    console.print(f"results: {out}")
+    data = {"folder": out, "claims": claims_found, **json.loads((out / "found.json").read_text())}
+    holds = not found.failures and all(claim.holds for claim in claims_found)
+    return Output(data, holds)
 
 
 def _show(name: str, value: object) -> str:

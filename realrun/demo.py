@@ -5,10 +5,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from realrun.host import machine_facts, warnings_about
-from shmsim.console import console
+from shmsim.console import console, details, diagnostics
 from shmsim.workload import read_trace
 
 _DELAY_PRICE: Final = 10
@@ -54,7 +54,7 @@ max_output_tokens = 300"""
 _BASELINES: Final = ("spin", "vllm-1s", "forks-2ms", "park")
 
 
-def run_demo(folder: Path, trace: Path | None) -> None:
+def run_demo(folder: Path, trace: Path | None) -> dict[str, Any]:
     """Calibrate, tune, run, compare.
 
     Parameters
@@ -63,6 +63,11 @@ def run_demo(folder: Path, trace: Path | None) -> None:
         Where everything is written.
     trace
         A trace to serve, or None for a generated workload.
+
+    Returns
+    -------
+    dict
+        Where the results are, the verdict, and what was compared.
 
     Raises
     ------
@@ -94,19 +99,30 @@ def run_demo(folder: Path, trace: Path | None) -> None:
         "realrun", "validate", str(config), "-p", str(profile), *policies, "-o", str(folder)
     )  # fmt: skip
     _command("realrun", "report", str(folder))
+    took_s = time.monotonic() - started
     console.print(
-        f"\ndone in {time.monotonic() - started:.0f} s; look at {folder / 'report.html'}, "
+        f"\ndone in {took_s:.0f} s; look at {folder / 'report.html'}, "
         f"edit {config} and run any of the commands above again"
     )
+    return {
+        "folder": folder,
+        "report": folder / "report.html",
+        "verdict": (folder / "verdict.txt").read_text(),
+        "table": json.loads((folder / "validation.json").read_text())["table"],
+        "took_s": took_s,
+    }
 
 
 def _command(*words: str) -> None:
     """Run one of our commands as an operator would; its output goes where ours goes."""
     console.print(f"\n$ {' '.join(words)}", style="bold", soft_wrap=True)
     program, *arguments = words
+    arguments += ["--quiet"] * diagnostics.quiet + ["--verbose"] * (not details.quiet)
+    said = subprocess.DEVNULL if console.quiet else None
     # Not subprocess.call: on Ctrl-C that kills its child a quarter of a second later, before it has
     # stopped its own children and stored what is finished.
-    with subprocess.Popen([sys.executable, "-m", f"{program}.cli", *arguments]) as process:
+    command = [sys.executable, "-m", f"{program}.cli", *arguments]
+    with subprocess.Popen(command, stdout=said) as process:
         try:
             code = process.wait()
         except KeyboardInterrupt:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from realrun.equivalence import Verdict
@@ -14,7 +13,7 @@ from realrun.grid import CPU_MARGIN, DISTURBED, ITL_MARGIN, TPOT_MARGIN, CellRes
 from realrun.host import machine_facts
 from realrun.validate import config_to_json
 from shmsim.claims import Claim
-from shmsim.console import console
+from shmsim.console import wide
 from shmsim.profile import MachineProfile
 from shmsim.units import MS
 
@@ -76,8 +75,7 @@ def grid_table(results: list[CellResult]) -> Table:
 
 def print_table(results: list[CellResult]) -> None:
     """Print `grid_table`, however narrow the terminal."""
-    wide = Console(highlight=False, width=max(console.width, _WIDTH))
-    wide.print(grid_table(results))
+    wide(_WIDTH).print(grid_table(results))
 
 
 def _error(finding: Finding) -> str:

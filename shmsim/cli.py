@@ -1,6 +1,6 @@
 """The ``shmsim`` command: the model, on any laptop, from a profile and a workload."""
 
-import json
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,12 +12,12 @@ from shmsim.arena_sizing import cli as arena_cli
 from shmsim.claims import read_claims
 from shmsim.config import NamedPolicy
 from shmsim.console import (
-    FAILURE,
     Bar,
     ConfigArgument,
     ProfileOption,
+    complete_policy,
+    complete_profile,
     console,
-    errors_explained,
     load_or_default,
     load_policies,
 )
@@ -28,8 +28,10 @@ from shmsim.policies import POLICIES, PRESETS, SOURCES
 from shmsim.policies.parameters import parameters_of
 from shmsim.policy_file import write_policy
 from shmsim.profile import COSTS, MachineProfile
+from shmsim.program import Output, Program
 from shmsim.provenance import MARKS
 from shmsim.records import RunRecords
+from shmsim.sim.cluster import Cluster
 from shmsim.sim.engine import simulate_with
 from shmsim.sim.sweep import engine_that_pays, steps_of, sweep
 from shmsim.sim.tune import FULL, QUICK, tune
@@ -43,29 +45,37 @@ from shmsim.tuner import GOAL, parse_goal
 from shmsim.units import format_ns
 from shmsim.wait import WaitPolicy
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Predict how the processes of an LLM engine should wait for each other.\n\n"
-    "Costs come from a profile that 'realrun calibrate' measured; nothing runs for real here.",
+app = Program(
+    "Predict how the processes of an LLM engine should wait for each other.\n\n"
+    "Costs come from a profile that 'realrun calibrate' measured; nothing runs for real here; "
+    "that is what 'realrun' is for.",
 )
 
-app.command("arena", help=arena_cli.HELP)(arena_cli.arena_command)
-app.command("export", help=export_cli.HELP)(export_cli.export_command)
-
+JobsOption = Annotated[
+    int, typer.Option("--jobs", "-j", min=0, help="Processes; 0: one for each core.")
+]
+ClusterOption = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Run on the workers of a Dask scheduler instead: its address, as tcp://node1:8786, or "
+        "the file of its --scheduler-file. Results are kept here. See docs/sweep.md.",
+    ),
+]
 PolicyOption = Annotated[
     list[str],
     typer.Option(
         "--policy",
         help="A preset, KIND:key=value,..., or a policy file; repeatable. "
         "Without it, those of the config.",
+        autocompletion=complete_policy,
     ),
 ]
 
 
-@app.command("policies")
-def list_policies() -> None:
+@app.subcommand("policies")
+def list_policies() -> Output:
     """List the policies, what each does and its parameters."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for label in ("kind", "parameters", "what it does", "source"):
@@ -80,9 +90,19 @@ def list_policies() -> None:
     console.print(table)
     console.print("presets: " + ", ".join(PRESETS))
     console.print("example: --policy WakeAhead:guard=80us,smoothing=0.1")
+    kinds = {
+        name: {
+            "does": (policy_type.__doc__ or "").splitlines()[0],
+            "source": SOURCES[name],
+            "parameters": as_data(policy_type()),
+        }
+        for name, policy_type in POLICIES.items()
+    }
+    presets = {name: as_data(policy) for name, policy in PRESETS.items()}
+    return Output({"kinds": kinds, "presets": presets})
 
 
-@app.command("simulate")
+@app.subcommand("simulate")
 def simulate_command(
     config_path: ConfigArgument = None,
     profile_path: ProfileOption = Path("profile.json"),
@@ -97,40 +117,47 @@ def simulate_command(
             "--replications", "-r", min=1, help="Runs of each policy, all on the same tapes."
         ),
     ] = 5,
-) -> None:
+) -> Output:
     """Predict what each policy does to TPOT, TTFT and CPU, with 95 % intervals.
 
     Example: shmsim simulate -p profile.json --policy spin --policy park
     """
-    with errors_explained():
-        config = load_or_default(config_path)
-        profile = MachineProfile.read(profile_path)
-        policies = load_policies(policy) if policy else config.policies
-        found: dict[str, dict[str, Estimate]] = {}
-        with Bar() as bar:
-            for index, named in enumerate(policies):
-                n_steps = replications * steps_of(config)
-                engine = engine_that_pays(config, profile, named.policy, n_steps)
-                runs = []
-                for i in range(replications):
-                    share = (index + i / replications) / len(policies)
-                    bar.show(f"model: {named.name}, replication {i}", share)
-                    runs.append(simulate_with(config, named.policy, profile, i, engine))
-                found[named.name] = summarize_with_intervals(runs, seed=config.seed)
-                if out is not None:
-                    runs[0].write(out / named.name.replace("/", "_"))
-        console.print(figures_table(found))
-        console.print(
-            f"estimate and half-width: 95 % intervals, n = {replications} replications of seed "
-            f"{config.seed}, the same tapes for every policy"
-        )
-        for note in table_notes(found):
-            console.print(note, markup=False)
-        if out is not None:
-            console.print(f"records: {out}")
+    config = load_or_default(config_path)
+    profile = MachineProfile.read(profile_path)
+    policies = load_policies(policy) if policy else config.policies
+    found: dict[str, dict[str, Estimate]] = {}
+    with Bar() as bar:
+        for index, named in enumerate(policies):
+            n_steps = replications * steps_of(config)
+            engine = engine_that_pays(config, profile, named.policy, n_steps)
+            runs = []
+            for i in range(replications):
+                share = (index + i / replications) / len(policies)
+                bar.show(f"model: {named.name}, replication {i}", share)
+                runs.append(simulate_with(config, named.policy, profile, i, engine))
+            found[named.name] = summarize_with_intervals(runs, seed=config.seed)
+            if out is not None:
+                runs[0].write(out / named.name.replace("/", "_"))
+    console.print(figures_table(found))
+    console.print(
+        f"estimate and half-width: 95 % intervals, n = {replications} replications of seed "
+        f"{config.seed}, the same tapes for every policy"
+    )
+    for note in table_notes(found):
+        console.print(note, markup=False)
+    if out is not None:
+        console.print(f"records: {out}")
+    return Output(
+        {
+            "policies": found,
+            "replications": replications,
+            "seed": config.seed,
+            "records": out,
+        }
+    )
 
 
-@app.command("tune")
+@app.subcommand("tune")
 def tune_command(
     config_path: ConfigArgument = None,
     profile_path: ProfileOption = Path("profile.json"),
@@ -152,31 +179,51 @@ def tune_command(
         Path | None,
         typer.Option("--runs", help="Folder that keeps every run; a second call goes on there."),
     ] = None,
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=0, help="Processes; 0: one for each core.")
-    ] = 0,
-) -> None:
+    jobs: JobsOption = 0,
+    cluster: ClusterOption = "",
+) -> Output:
     """Choose a policy in the model, its parameters, and for bulk its routes and arena.
 
     The first policy of the config is the default: it is kept unless another is surely better.
     """
-    with errors_explained():
-        config = load_or_default(config_path)
-        profile = MachineProfile.read(profile_path)
-        goal = parse_goal(goal_text)
-        budget = QUICK if quick else FULL
-        with Bar() as bar:
-            tuned = tune(config, profile, goal, folder, budget=budget, jobs=jobs, progress=bar.show)
-        console.print(finalists_table(tuned))
-        for note in notes(tuned, budget):
-            console.print(note, markup=False)
-        chosen = tuned.chosen
-        write_policy(out, NamedPolicy("tuned", chosen.policy), found_of(tuned, profile))
-        from shmsim.sim.tune_picture import write_picture  # with matplotlib, slow to load
+    config = load_or_default(config_path)
+    profile = MachineProfile.read(profile_path)
+    goal = parse_goal(goal_text)
+    budget = QUICK if quick else FULL
+    with Bar() as bar, _workers(cluster, jobs) as workers:
+        tuned = tune(
+            config,
+            profile,
+            goal,
+            folder,
+            budget=budget,
+            jobs=jobs,
+            cluster=workers,
+            progress=bar.show,
+        )
+    console.print(finalists_table(tuned))
+    for note in notes(tuned, budget):
+        console.print(note, markup=False)
+    chosen = tuned.chosen
+    found = found_of(tuned, profile)
+    write_policy(out, NamedPolicy("tuned", chosen.policy), found)
+    from shmsim.sim.tune_picture import write_picture  # with matplotlib, slow to load
 
-        picture = out.with_suffix(".svg")
-        write_picture(picture, tuned)
-        console.print(f"chosen: {chosen.name}, written to {out}; picture: {picture}", markup=False)
+    picture = out.with_suffix(".svg")
+    write_picture(picture, tuned)
+    console.print(f"chosen: {chosen.name}, written to {out}; picture: {picture}", markup=False)
+    policy = {"name": chosen.name, **as_data(chosen.policy)}
+    return Output({"chosen": policy, "policy_file": out, "picture": picture, "found": found})
+
+
+def _workers(cluster: str, jobs: int) -> AbstractContextManager[Cluster | None]:
+    """Connect to a cluster if one is named."""
+    if cluster and jobs:
+        raise ValueError(
+            f"--jobs {jobs} says how many processes run here, and with --cluster none does; give "
+            "one of the two"
+        )
+    return Cluster(cluster) if cluster else nullcontext()
 
 
 _SWEEP_HELP: Final = """Run policies x workloads x profiles on common tapes; tables with intervals.
@@ -209,66 +256,61 @@ estimates.parquet and comparisons.parquet (differences to the reference).
 """
 
 
-@app.command("sweep", help=_SWEEP_HELP)
+@app.subcommand("sweep", _SWEEP_HELP)
 def sweep_command(
     path: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="What to run, see above.")],
     out: Annotated[
         Path,
         typer.Option("--out", "-o", help="Folder that keeps the points and gets the tables."),
     ] = Path("runs/sweep"),
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=0, help="Processes; 0: one for each core.")
-    ] = 0,
-) -> None:
+    jobs: JobsOption = 0,
+    cluster: ClusterOption = "",
+) -> Output:
     """Run a sweep, draw its tables."""
-    with errors_explained():
-        plan = load_sweep(path)
-        with Bar() as bar:
-            points = sweep(
-                plan,
-                out,
-                jobs=jobs,
-                progress=lambda done, total: bar.show(f"point {done} of {total}", done / total),
-            )
-        found = write_tables(out, plan, points)
-        for result in found:
-            console.print(cell_table(plan, result))
-        for note in footnotes(plan, found):
-            console.print(note, markup=False)
-        console.print(f"tables: {out}", markup=False)
+    plan = load_sweep(path)
+    with Bar() as bar, _workers(cluster, jobs) as workers:
+        points = sweep(
+            plan,
+            out,
+            jobs=jobs,
+            cluster=workers,
+            progress=lambda done, total: bar.show(f"point {done} of {total}", done / total),
+        )
+    found = write_tables(out, plan, points)
+    for result in found:
+        console.print(cell_table(plan, result))
+    for note in footnotes(plan, found):
+        console.print(note, markup=False)
+    console.print(f"tables: {out}", markup=False)
+    return Output({"folder": out, "reference": plan.reference_name, "cells": found})
 
 
-@app.command("profile")
+@app.subcommand("profile")
 def show_profile(
     profile_path: Annotated[
         Path,
         typer.Argument(
-            metavar="PROFILE", help="A file, or one that comes with the package; see --list."
+            metavar="PROFILE",
+            help="A file, or one that comes with the package; see --list.",
+            autocompletion=complete_profile,
         ),
     ] = Path("profile.json"),
-    as_json: Annotated[bool, typer.Option("--json", help="Medians as JSON.")] = False,
     list_shipped: Annotated[
         bool, typer.Option("--list", help="List the profiles that come with the package.")
     ] = False,
-) -> None:
+) -> Output:
     """Print the costs of a profile: medians with 95 % intervals and tails, and their sources."""
-    with errors_explained():
-        if list_shipped:
-            for name in shipped_names():
-                console.print(f"{name}: {provenance(MachineProfile.shipped(name))}")
-            return
-        profile = MachineProfile.read(profile_path)
-        if as_json:
-            medians = {
-                name: {f"{x:g}": point.median for x, point in zip(c.xs, c.points, strict=True)}
-                for name, c in profile.costs.items()
-            }
-            print(json.dumps(medians, indent=1))  # noqa: T201 - for a machine, so not by rich
-        else:
-            console.print(profile_table(profile))
-            for source in dict.fromkeys(profile.sources.values()):
-                costs = [name for name, given in profile.sources.items() if given == source]
-                console.print(f"{source.mark}: {', '.join(costs)}: {source.text}", markup=False)
+    if list_shipped:
+        shipped = {name: provenance(MachineProfile.shipped(name)) for name in shipped_names()}
+        for name, text in shipped.items():
+            console.print(f"{name}: {text}")
+        return Output({"shipped": shipped})
+    profile = MachineProfile.read(profile_path)
+    console.print(profile_table(profile))
+    for source in dict.fromkeys(profile.sources.values()):
+        costs = [name for name, given in profile.sources.items() if given == source]
+        console.print(f"{source.mark}: {', '.join(costs)}: {source.text}", markup=False)
+    return Output(profile_data(profile))
 
 
 def provenance(profile: MachineProfile) -> str:
@@ -278,32 +320,31 @@ def provenance(profile: MachineProfile) -> str:
     return f"{profile.machine.get('cpu')}; of {len(marks)} costs {counts}"
 
 
-@app.command("claims")
+@app.subcommand("claims")
 def claims_command(
     paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of claims.")],
-) -> None:
+) -> Output:
     """Print claims as one table; exit with 1 if one does not hold."""
-    with errors_explained():
-        claims = [claim for path in paths for claim in read_claims(path)]
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("claim", overflow="fold")
-        for label in ("value", "low to high", "bound", "n", ""):
-            table.add_column(label, justify="right")
-        for claim in claims:
-            table.add_row(
-                claim.id,
-                f"{claim.value:.4g} {claim.unit}",
-                f"{claim.low:.4g} to {claim.high:.4g}",
-                f"{claim.direction} {claim.bound:g}",
-                str(claim.n),
-                "holds" if claim.holds else "[red]fails[/]",
-            )
-        console.print(table)
-        if not all(claim.holds for claim in claims):
-            raise typer.Exit(FAILURE)
+    claims = [claim for path in paths for claim in read_claims(path)]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("claim", overflow="fold")
+    for label in ("value", "low to high", "bound", "n", ""):
+        table.add_column(label, justify="right")
+    for claim in claims:
+        table.add_row(
+            claim.id,
+            f"{claim.value:.4g} {claim.unit}",
+            f"{claim.low:.4g} to {claim.high:.4g}",
+            f"{claim.direction} {claim.bound:g}",
+            str(claim.n),
+            "holds" if claim.holds else "[red]fails[/]",
+        )
+    console.print(table)
+    rows = [{**claim._asdict(), "holds": claim.holds} for claim in claims]
+    return Output({"claims": rows}, holds=all(claim.holds for claim in claims))
 
 
-@app.command("timeline")
+@app.subcommand("timeline")
 def timeline_command(
     folder: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="Folder with records.")],
     out: Annotated[
@@ -312,16 +353,41 @@ def timeline_command(
     steps: Annotated[
         str, typer.Option("--steps", help="FIRST:LAST, as a slice of Python; all by default.")
     ] = ":",
-) -> None:
+) -> Output:
     """Write the timeline of a run for ui.perfetto.dev or chrome://tracing.
 
     Example: shmsim timeline runs/mine/spin -o trace.json.gz --steps 100:200
     """
-    with errors_explained():
-        records = RunRecords.read(folder)
-        window = None if steps == ":" else window_of_steps(records, steps)
-        n_events = write_timeline(records, out, window)
-        console.print(f"{n_events} events in {out}; open it with https://ui.perfetto.dev")
+    records = RunRecords.read(folder)
+    window = None if steps == ":" else window_of_steps(records, steps)
+    n_events = write_timeline(records, out, window)
+    console.print(f"{n_events} events in {out}; open it with https://ui.perfetto.dev")
+    return Output({"timeline": out, "events": n_events})
+
+
+def profile_data(profile: MachineProfile) -> dict[str, Any]:
+    """The costs of a profile as data, each with its source; nanoseconds."""
+    costs = {
+        name: {
+            "along": curve.by,
+            "source": profile.source_of(name),
+            "points": [
+                {
+                    "at": x,
+                    "n": point.n,
+                    "p50": point.median,
+                    "low": point.low,
+                    "high": point.high,
+                    "p90": point.at(0.9),
+                    "p99": point.at(0.99),
+                    "replicates": point.replicates,
+                }
+                for x, point in zip(curve.xs, curve.points, strict=True)
+            ],
+        }
+        for name, curve in profile.costs.items()
+    }
+    return {"machine": profile.machine, "measured_at": profile.measured_at, "costs": costs}
 
 
 def profile_table(profile: MachineProfile) -> Table:
@@ -372,9 +438,9 @@ _SIMULATED: Final = (
 def figures_table(found: dict[str, dict[str, Estimate]]) -> Table:
     """Draw the figures of several policies on one workload, half-widths below the estimates."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("policy")
+    table.add_column("policy", overflow="fold")
     for figure in _SIMULATED:
-        table.add_column(shown(figure).label, justify="right")
+        table.add_column(shown(figure).label, justify="right", overflow="fold")
     for policy, figures in found.items():
         cells = []
         for figure in _SIMULATED:
@@ -415,6 +481,13 @@ def describe(policy: WaitPolicy) -> str:
     return f"{type(policy).__name__} {shown}".rstrip()
 
 
+def as_data(policy: WaitPolicy) -> dict[str, Any]:
+    """A policy's kind and parameters; durations in nanoseconds."""
+    parameters = parameters_of(policy).items()
+    fields = {name: as_data(value) if name == "inner" else value for name, value in parameters}
+    return {"kind": type(policy).__name__, **fields}
+
+
 def _show(field: str, value: Any) -> str:
     if field == "inner":
         return describe(value)
@@ -424,6 +497,9 @@ def _show(field: str, value: Any) -> str:
         return f"{value:g}"
     return format_ns(value) if value >= 0 else "B"
 
+
+app.subcommand("export", export_cli.HELP)(export_cli.export_command)
+app.subcommand("arena", arena_cli.HELP)(arena_cli.arena_command)
 
 if __name__ == "__main__":
     app()

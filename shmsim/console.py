@@ -1,8 +1,12 @@
-"""What both command lines share: progress on stderr, errors in one line, exit codes."""
+"""What both command lines share: where words go, progress, and what many commands are given.
 
-import contextlib
+Four consoles, so that nobody has to ask what may be said: `shmsim.program` mutes them by
+``--json``, ``--quiet`` and ``--verbose``. Colours follow ``NO_COLOR`` and the terminal.
+"""
+
+import os
+import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -11,59 +15,90 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from shmsim.config import ConfigError, NamedPolicy, RunConfig, load_config, parse_policy
+from shmsim.inputs.shipped import shipped_names
+from shmsim.policies import POLICIES, PRESETS
 from shmsim.policy_file import read_policy
-
-MISUSE = 2
-FAILURE = 1
-INTERRUPTED = 130
 
 _DRAW_EVERY_S = 1.0
 _SAY_EVERY_S = 5.0  # into a log, where a line cannot be redrawn
+
+#: Where no terminal says how wide it is, as in a pipe: so that no cell is cut.
+_PIPED_COLUMNS = 120
+_columns = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPED_COLUMNS
+
+console = Console(highlight=False, width=_columns)
+"""Results, for people; on stdout."""
+
+diagnostics = Console(stderr=True, highlight=False)
+"""Notes and progress."""
+
+details = Console(stderr=True, highlight=False, quiet=True)
+"""What only ``--verbose`` says."""
+
+errors = Console(stderr=True, highlight=False)
+"""Why it failed; never muted."""
+
+
+def wide(columns: int) -> Console:
+    """A console for results that is at least so wide, however narrow the terminal."""
+    return Console(highlight=False, width=max(console.width, columns), quiet=console.quiet)
+
+
+def complete_policy(incomplete: str) -> list[str]:
+    """Presets, kinds and policy files that begin so, for a shell."""
+    names = [*PRESETS, *(f"{kind}:" for kind in POLICIES)]
+    return [*(n for n in names if n.startswith(incomplete)), *_files(incomplete, ".json")]
+
+
+def complete_profile(incomplete: str) -> list[str]:
+    """Profiles that come along and files that begin so, for a shell."""
+    return [
+        *(name for name in shipped_names() if name.startswith(incomplete)),
+        *_files(incomplete, ".json"),
+    ]
+
+
+def _files(incomplete: str, suffix: str) -> list[str]:
+    """Folders, and files with a suffix, that begin so."""
+    folder, _, name = incomplete.rpartition("/")
+    try:
+        found = sorted(Path(folder or ("/" if incomplete.startswith("/") else ".")).iterdir())
+    except OSError:
+        return []
+    prefix = incomplete[: len(incomplete) - len(name)]
+    return [
+        f"{prefix}{path.name}{'/' * path.is_dir()}"
+        for path in found
+        if path.name.startswith(name) and (path.is_dir() or path.suffix == suffix)
+    ]
+
 
 # What commands of both programs take.
 ConfigArgument = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[CONFIG.toml]",
+        metavar="CONFIG.toml",
         help="Engine, workload, device and policies; without it a closed loop of 40 requests.",
     ),
 ]
 ProfileOption = Annotated[
     Path,
-    typer.Option("--profile", "-p", help="Calibrated costs, from 'realrun calibrate -o FILE'."),
+    typer.Option(
+        "--profile",
+        "-p",
+        help="Costs of waiting: a file of 'realrun calibrate -o FILE', or a profile that comes "
+        "along, such as vm-2cpu ('shmsim profile --list').",
+        autocompletion=complete_profile,
+    ),
 ]
-
-console = Console(highlight=False)
-diagnostics = Console(stderr=True, highlight=False)
-
-
-@contextlib.contextmanager
-def errors_explained() -> Iterator[None]:
-    """Turn an expected error into one line on stderr and an exit code."""
-    try:
-        yield
-    except typer.Exit:  # a RuntimeError, yet no failure of ours
-        raise
-    except ValueError as error:
-        diagnostics.print(f"[red]error:[/] {_plain(error)}", soft_wrap=True)
-        raise typer.Exit(MISUSE) from None
-    except (OSError, RuntimeError) as error:
-        diagnostics.print(f"[red]failed:[/] {_plain(error)}", soft_wrap=True)
-        raise typer.Exit(FAILURE) from None
-    except KeyboardInterrupt:
-        diagnostics.print("interrupted; everything was stopped and cleaned up")
-        raise typer.Exit(INTERRUPTED) from None
-
-
-def _plain(error: Exception) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    if isinstance(error, OSError) and error.filename:
-        text = f"{error.filename}: {text}"
-    return text.replace("[", r"\[")
 
 
 class Bar:
-    """A progress bar on stderr; redrawn only when told, so that it takes no CPU meanwhile."""
+    """Progress on stderr; drawn only when told, so that it takes no CPU meanwhile.
+
+    On a terminal it is a bar. Elsewhere, as in a log, it is silent; ``--verbose`` writes a line now
+    and then.
+    """
 
     def __init__(self) -> None:
         """Show nothing yet."""
@@ -74,6 +109,7 @@ class Bar:
             console=diagnostics,
             auto_refresh=False,
             transient=True,
+            disable=diagnostics.quiet or not diagnostics.is_terminal,
         )
         self._task = self._progress.add_task("", total=1.0)
         self._said_at = 0.0
@@ -89,20 +125,22 @@ class Bar:
 
     def show(self, label: str, share: float) -> None:
         """Say what is being done, and how much is: 0 to 1."""
-        self._progress.update(self._task, description=label, completed=share)
         # Drawing takes milliseconds of a core that somebody may be timing.
-        if diagnostics.is_terminal:
-            if time.monotonic() - self._said_at > _DRAW_EVERY_S:
-                self._said_at = time.monotonic()
-                self._progress.refresh()
-        elif time.monotonic() - self._said_at > _SAY_EVERY_S:
+        every_s = _SAY_EVERY_S if self._progress.disable else _DRAW_EVERY_S
+        self._progress.update(self._task, description=label, completed=share)
+        if time.monotonic() - self._said_at > every_s:
             self._said_at = time.monotonic()
-            diagnostics.print(f"{100 * share:3.0f} % {label}")
+            if self._progress.disable:
+                details.print(f"{100 * share:3.0f} % {label}", markup=False)
+            else:
+                self._progress.refresh()
 
 
 def load_or_default(path: Path | None) -> RunConfig:
     """Read the config a command was given; without one, the built-in one."""
-    return load_config(path) if path is not None else RunConfig()
+    config = load_config(path) if path is not None else RunConfig()
+    details.print(f"config: {path or 'built in'}: {config}", markup=False, soft_wrap=True)
+    return config
 
 
 def load_policies(texts: list[str]) -> tuple[NamedPolicy, ...]:
@@ -119,4 +157,6 @@ def load_policies(texts: list[str]) -> tuple[NamedPolicy, ...]:
     names = [policy.name for policy in policies]
     if len(set(names)) < len(names):
         raise ConfigError(f"two policies have the same name among {', '.join(names)}")
+    for policy in policies:
+        details.print(f"policy {policy.name}: {policy.policy}", markup=False, soft_wrap=True)
     return policies

@@ -26,21 +26,22 @@ from realrun.vllm.report import (
 from realrun.vllm.traces import read_traces
 from shmsim.claims import write_claims
 from shmsim.config import ConfigError, RunConfig, parse_policy
-from shmsim.console import Bar, console, errors_explained
+from shmsim.console import Bar, complete_policy, complete_profile, console
 from shmsim.policies import Park
 from shmsim.policy_file import read_policy, write_policy
 from shmsim.profile import MachineProfile
+from shmsim.program import Output, Program
 from shmsim.timeline import write_timeline
 from shmsim.units import S, parse_duration_ns
 
 _ARMS = ["park", "wake-ahead", "step-ahead", "forks-2ms", "window=2ms"]
 
 
-def add_commands(app: typer.Typer) -> None:
+def add_commands(app: Program) -> None:
     """Add them to the ``realrun`` command."""
-    app.command("vllm-import")(import_command)
-    app.command("vllm-switch")(switch_command)
-    app.command("vllm-ab")(ab_command)
+    app.subcommand("vllm-import")(import_command)
+    app.subcommand("vllm-switch")(switch_command)
+    app.subcommand("vllm-ab")(ab_command)
 
 
 def import_command(
@@ -53,27 +54,31 @@ def import_command(
     profile: Annotated[
         Path | None,
         typer.Option(
-            "--profile", "-p", help="Of this box: makes profile.json and config.toml of the engine."
+            "--profile",
+            "-p",
+            help="Of this box: makes profile.json and config.toml of the engine.",
+            autocompletion=complete_profile,
         ),
     ] = None,
-) -> None:
+) -> Output:
     """Make one run of what the processes of a vLLM recorded, and say where its cores go.
 
     Writes the records (Parquet) and timeline.json.gz for the Perfetto UI; with a profile also what
     'shmsim simulate OUT/config.toml -p OUT/profile.json --policy ...' needs to predict.
     """
-    with errors_explained():
-        traces = read_traces(folder)
-        records = to_records(traces)
-        out = out or folder / "run"
-        records.write(out)
-        write_timeline(records, out / "timeline.json.gz")
-        if profile is not None:
-            facts = engine_facts(traces)
-            engine_profile(MachineProfile.read(profile), facts).write(out / "profile.json")
-            (out / "config.toml").write_text(engine_config(facts, len(usable_cores())))
-        console.print(shares_table(shares(traces)))
-        console.print(f"{len(records.steps)} steps: {out} (records, timeline.json.gz)")
+    traces = read_traces(folder)
+    records = to_records(traces)
+    out = out or folder / "run"
+    records.write(out)
+    write_timeline(records, out / "timeline.json.gz")
+    if profile is not None:
+        facts = engine_facts(traces)
+        engine_profile(MachineProfile.read(profile), facts).write(out / "profile.json")
+        (out / "config.toml").write_text(engine_config(facts, len(usable_cores())))
+    found = shares(traces)
+    console.print(shares_table(found))
+    console.print(f"{len(records.steps)} steps: {out} (records, timeline.json.gz)")
+    return Output({"folder": out, "steps": len(records.steps), "shares": found})
 
 
 def switch_command(
@@ -82,21 +87,21 @@ def switch_command(
     ],
     arm: Annotated[
         int | None,
-        typer.Argument(metavar="[N]", help="0 for vLLM's own waiting, N for its N-th policy."),
+        typer.Argument(metavar="N", help="0 for vLLM's own waiting, N for its N-th policy."),
     ] = None,
-) -> None:
+) -> Output:
     """Choose how a running vLLM waits, and show what its processes have counted.
 
     In force a policy shows in 'waits' that grow while 'vllm waits' and 'pinged' stand still.
     """
-    with errors_explained():
-        if not control.exists():
-            raise ConfigError(f"there is no {control}: was the engine started with it?")
-        mapped = Control.open(control, 0)
-        if arm is not None:
-            mapped.arm = arm
-        console.print(counters_table(mapped))
-        console.print(f"in force: {mapped.arm}")
+    if not control.exists():
+        raise ConfigError(f"there is no {control}: was the engine started with it?")
+    mapped = Control.open(control, 0)
+    if arm is not None:
+        mapped.arm = arm
+    console.print(counters_table(mapped))
+    console.print(f"in force: {mapped.arm}")
+    return Output({"in_force": mapped.arm, "processes": mapped.read()})
 
 
 def ab_command(
@@ -109,6 +114,7 @@ def ab_command(
             "--policy",
             help="A preset, KIND:key=value,..., a policy file, or window=2ms for vLLM's own "
             "waiting with another window; repeatable.",
+            autocompletion=complete_policy,
         ),
     ] = _ARMS,
     workers: Annotated[int, typer.Option(help="Tensor-parallel workers.")] = 1,
@@ -125,7 +131,13 @@ def ab_command(
         typer.Option(help="JSON file of arguments for vllm.LLM, in place of the tiny model's."),
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option("--profile", "-p", help="Costs that policies are told.")
+        Path | None,
+        typer.Option(
+            "--profile",
+            "-p",
+            help="Costs that policies are told.",
+            autocompletion=complete_profile,
+        ),
     ] = None,
     recorder: Annotated[
         bool, typer.Option("--recorder", help="One more arm: vLLM as it is, recorded.")
@@ -133,49 +145,52 @@ def ab_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")] = Path(
         "runs/vllm-ab"
     ),
-    json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE")] = None,
-) -> None:
+    claims_path: Annotated[
+        Path | None,
+        typer.Option("--claims", metavar="FILE", help="Claims file, for shmsim claims."),
+    ] = None,
+) -> Output:
     """Run ways to wait against each other in a live vLLM, and hold each against vLLM's own.
 
     Without --engine a tiny Llama with random weights serves, also on a box without a GPU.
     """
-    with errors_explained():
-        if starts < 2:
-            raise ConfigError(f"an interval needs at least 2 starts, got {starts}")
-        idle_s = parse_duration_ns(idle) / S
-        plan = Plan(workers, not sync, streams, tokens, starts, rounds, idle_s)
-        version = find_vllm(python)
-        out.mkdir(parents=True, exist_ok=True)
-        arms, floor = _arms(policy, out)
-        costs = None
-        if profile is not None:
-            costs = (out / "costs.json").absolute()
-            found = MachineProfile.read(profile).wait_costs(RunConfig().delay_price)
-            costs.write_text(json.dumps(found._asdict()))
-        own = json.loads(engine.read_text()) if engine is not None else {}
-        with Bar() as bar:
-            plan, blocks = run(
-                plan,
-                python,
-                arms,
-                out,
-                costs,
-                own,
-                _environment(version, workers),
-                lambda done, total, label: bar.show(label, done / total),
-                (out / "trace").absolute() if recorder else None,
-            )
-        results = summarize(blocks, floor)
-        print_comparison(plan, results)
-        write_blocks(out / f"{plan.cell}.json", plan, blocks)
-        claims = comparison_claims(plan, results)
-        if recorder:
-            took = message_costs(python)
-            claims.append(recorder_claim(plan, results, took))
-            console.print(recorder_sentence(plan, results, took), soft_wrap=True)
-        if json_path is not None:
-            write_claims(json_path, {**machine_facts(), "engine": version}, claims)
-        console.print(f"{version}; results: {out}", soft_wrap=True)
+    if starts < 2:
+        raise ConfigError(f"an interval needs at least 2 starts, got {starts}")
+    idle_s = parse_duration_ns(idle) / S
+    plan = Plan(workers, not sync, streams, tokens, starts, rounds, idle_s)
+    version = find_vllm(python)
+    out.mkdir(parents=True, exist_ok=True)
+    arms, floor = _arms(policy, out)
+    costs = None
+    if profile is not None:
+        costs = (out / "costs.json").absolute()
+        found = MachineProfile.read(profile).wait_costs(RunConfig().delay_price)
+        costs.write_text(json.dumps(found._asdict()))
+    own = json.loads(engine.read_text()) if engine is not None else {}
+    with Bar() as bar:
+        plan, blocks = run(
+            plan,
+            python,
+            arms,
+            out,
+            costs,
+            own,
+            _environment(version, workers),
+            lambda done, total, label: bar.show(label, done / total),
+            (out / "trace").absolute() if recorder else None,
+        )
+    results = summarize(blocks, floor)
+    print_comparison(plan, results)
+    write_blocks(out / f"{plan.cell}.json", plan, blocks)
+    claims = comparison_claims(plan, results)
+    if recorder:
+        took = message_costs(python)
+        claims.append(recorder_claim(plan, results, took))
+        console.print(recorder_sentence(plan, results, took), soft_wrap=True)
+    if claims_path is not None:
+        write_claims(claims_path, {**machine_facts(), "engine": version}, claims)
+    console.print(f"{version}; results: {out}", soft_wrap=True)
+    return Output({"folder": out, "engine": version, "arms": results, "claims": claims})
 
 
 def _arms(texts: list[str], out: Path) -> tuple[list[tuple[str, str]], str | None]:

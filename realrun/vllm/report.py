@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from realrun.vllm.ab import CONTROL_ARM, MARGIN, QUIET_CORES, REFERENCE, ArmResult, Block, Plan
 from realrun.vllm.control import Control
 from realrun.vllm.importer import Share
 from shmsim.claims import Claim
-from shmsim.console import console
+from shmsim.console import diagnostics, wide
 
 _MOST_WAITING: Final = 0.15
 _MOST_RECORDING: Final = 0.01
@@ -87,11 +86,10 @@ def comparison_table(plan: Plan, results: Sequence[ArmResult]) -> Table:
 
 def print_comparison(plan: Plan, results: Sequence[ArmResult]) -> None:
     """Print `comparison_table`, however narrow the terminal."""
-    wide = Console(highlight=False, width=max(console.width, _WIDTH))
-    wide.print(comparison_table(plan, results))
+    wide(_WIDTH).print(comparison_table(plan, results))
     foreign = max(result.foreign_cores for result in results)
     if foreign > QUIET_CORES:
-        wide.print(
+        diagnostics.print(
             f"[yellow]note:[/] others used up to {foreign:.2f} cores meanwhile (an arm's mean), so "
             "spinners lost what sleepers gave away; repeat on a quiet box",
             soft_wrap=True,

@@ -17,8 +17,9 @@ from shmsim.arena_sizing.search import Sizing, erlang_of, smallest_arena
 from shmsim.arena_sizing.steps import payloads_of_steps
 from shmsim.arena_sizing.workloads import WORKLOADS, draw_payloads, named_workload
 from shmsim.config import RunConfig
-from shmsim.console import Bar, console, errors_explained, load_or_default
+from shmsim.console import Bar, complete_profile, console, load_or_default
 from shmsim.profile import MachineProfile
+from shmsim.program import Output
 from shmsim.records import RunRecords, StepRow
 from shmsim.routing import MIB, VLLM_ARENA, ArenaPlan
 from shmsim.sim.run import simulate
@@ -54,10 +55,16 @@ docs/arena.md says what was found and where sizes come from.
 
 def arena_command(
     config_path: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Engine, device, payload.")
+        Path | None, typer.Argument(metavar="CONFIG.toml", help="Engine, device, payload.")
     ] = None,
     profile_path: Annotated[
-        Path, typer.Option("--profile", "-p", help="With copies to a device, as h200.")
+        Path,
+        typer.Option(
+            "--profile",
+            "-p",
+            help="With copies to a device, as h200.",
+            autocompletion=complete_profile,
+        ),
     ] = Path("h200"),
     workload: Annotated[
         str, typer.Option("--workload", "-w", help=f"One of {', '.join(WORKLOADS)}.")
@@ -90,57 +97,63 @@ def arena_command(
         int, typer.Option("--count", min=100, help="Payloads of a named workload.")
     ] = 100_000,
     seed: Annotated[int, typer.Option("--seed", help="Of a named workload.")] = 1,
-) -> None:
+) -> Output:
     """Find slots and sizes of an arena."""
-    with errors_explained():
-        given = [bool(workload), payload_path is not None, records_path is not None]
-        if sum(given) > 1:
-            raise ValueError("give one of --workload, --payloads and --records")
-        config = load_or_default(config_path)
-        profile = MachineProfile.read(profile_path)
-        thresholds = [round(mib * MIB) for mib in divert_mib]
-        if min(thresholds) < 1:
-            raise ValueError(f"--divert must be at least a byte, got {min(divert_mib)} MiB")
-        divert_bytes = thresholds[0]
-        if payload_path is not None:
-            payloads = _from_file(payload_path, config, profile, hold)
-        elif workload:
-            payloads = draw_payloads(
-                named_workload(workload),
-                count,
-                rate,
-                CopyTime.of(profile, _memory(config)),
-                _retention(config, hold),
-                seed,
-            )
-        else:
-            steps = RunRecords.read(records_path).steps if records_path else None
-            payloads = _from_steps(steps, config, profile)
-        console.print(_what(payloads, divert_bytes))
-        with Bar() as bar:
-            tried = 0
+    given = [bool(workload), payload_path is not None, records_path is not None]
+    if sum(given) > 1:
+        raise ValueError("give one of --workload, --payloads and --records")
+    config = load_or_default(config_path)
+    profile = MachineProfile.read(profile_path)
+    thresholds = [round(mib * MIB) for mib in divert_mib]
+    if min(thresholds) < 1:
+        raise ValueError(f"--divert must be at least a byte, got {min(divert_mib)} MiB")
+    divert_bytes = thresholds[0]
+    if payload_path is not None:
+        payloads = _from_file(payload_path, config, profile, hold)
+    elif workload:
+        payloads = draw_payloads(
+            named_workload(workload),
+            count,
+            rate,
+            CopyTime.of(profile, _memory(config)),
+            _retention(config, hold),
+            seed,
+        )
+    else:
+        steps = RunRecords.read(records_path).steps if records_path else None
+        payloads = _from_steps(steps, config, profile)
+    console.print(_what(payloads, divert_bytes))
+    with Bar() as bar:
+        tried = 0
 
-            def note(plan: ArenaPlan) -> None:
-                nonlocal tried
-                tried += 1
-                bar.show(f"trying {plan_text(plan)}", 1 - 1 / (1 + tried / 10))
+        def note(plan: ArenaPlan) -> None:
+            nonlocal tried
+            tried += 1
+            bar.show(f"trying {plan_text(plan)}", 1 - 1 / (1 + tried / 10))
 
-            each = [smallest_arena(payloads, probability, t, classes, note) for t in thresholds]
-        found = each[0]
-        plans = [("vLLM", VLLM_ARENA, replay(VLLM_ARENA, payloads))]
-        if config.payload.arena:
-            own = config.payload.plan
-            plans.append(("config", own, replay(own, payloads)))
-        plans.append(("smallest", found.plan, found.usage))
-        console.print(arena_table(plans))
-        for line in remarks(plans, payloads, config.engine.workers):
-            console.print(line, markup=False)
-        if len(each) > 1:
-            console.print(threshold_table(each, config.engine.workers))
-        offered = payloads.of_at_least(divert_bytes)
-        if offered.n:
-            console.print(growth_table(offered))
-        console.print(config_text(found.plan), markup=False)
+        each = [smallest_arena(payloads, probability, t, classes, note) for t in thresholds]
+    found = each[0]
+    plans = [("vLLM", VLLM_ARENA, replay(VLLM_ARENA, payloads))]
+    if config.payload.arena:
+        own = config.payload.plan
+        plans.append(("config", own, replay(own, payloads)))
+    plans.append(("smallest", found.plan, found.usage))
+    console.print(arena_table(plans))
+    for line in remarks(plans, payloads, config.engine.workers):
+        console.print(line, markup=False)
+    if len(each) > 1:
+        console.print(threshold_table(each, config.engine.workers))
+    offered = payloads.of_at_least(divert_bytes)
+    if offered.n:
+        console.print(growth_table(offered))
+    console.print(config_text(found.plan), markup=False)
+    return Output(
+        {
+            "payloads": {"n": payloads.n, "offered": offered.n, "span_ns": payloads.span_ns},
+            "plans": {name: {"plan": plan, "usage": usage} for name, plan, usage in plans},
+            "thresholds": [{"plan": sizing.plan, "usage": sizing.usage} for sizing in each],
+        }
+    )
 
 
 def _memory(config: RunConfig) -> str:

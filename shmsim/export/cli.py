@@ -6,12 +6,13 @@ from typing import Annotated, Final
 import typer
 
 from shmsim.config import load_config
-from shmsim.console import Bar, errors_explained, load_policies
+from shmsim.console import Bar, complete_policy, complete_profile, console, load_policies
 from shmsim.export.engines import GENERIC, engine_names, load_engine
 from shmsim.export.formats import FORMATS, render
 from shmsim.export.pause import round_of
 from shmsim.export.report import Request, export
 from shmsim.profile import MachineProfile
+from shmsim.program import Output
 from shmsim.units import parse_duration_ns
 
 HELP: Final = f"""Write a policy as the settings that an engine really has, ready to paste.
@@ -37,16 +38,33 @@ Everything that is said about the settings comes as a comment, so that the outpu
 
 def export_command(
     policy: Annotated[
-        str, typer.Argument(metavar="POLICY", help="A preset, KIND:key=value,... or a policy file.")
+        str,
+        typer.Argument(
+            metavar="POLICY",
+            help="A preset, KIND:key=value,... or a policy file.",
+            autocompletion=complete_policy,
+        ),
     ],
     engine: Annotated[
-        str, typer.Option("--engine", "-e", help=f"One of {', '.join(engine_names())}.")
+        str,
+        typer.Option(
+            "--engine",
+            "-e",
+            help=f"One of {', '.join(engine_names())}.",
+            autocompletion=engine_names,
+        ),
     ],
     engine_version: Annotated[
         str, typer.Option("--engine-version", help="Without it, the newest in the table.")
     ] = "",
     profile_path: Annotated[
-        Path | None, typer.Option("--profile", "-p", help="Costs of waiting on the machine.")
+        Path | None,
+        typer.Option(
+            "--profile",
+            "-p",
+            help="Costs of waiting on the machine.",
+            autocompletion=complete_profile,
+        ),
     ] = None,
     config_path: Annotated[
         Path | None, typer.Option("--config", "-c", help="Workload, workers, arena.")
@@ -60,25 +78,34 @@ def export_command(
     replications: Annotated[
         int, typer.Option("--replications", "-r", min=2, help="Runs of each way in the model.")
     ] = 5,
-) -> None:
+) -> Output:
     """Write a policy as settings of an engine."""
-    with errors_explained():
-        if form not in FORMATS:
-            raise ValueError(f"no format {form!r}; there are {', '.join(FORMATS)}")
-        (wanted,) = load_policies([policy])
-        known = load_engine(engine)
-        rows = known if engine == GENERIC else known.at(engine_version or known.newest)
-        profile = MachineProfile.read(profile_path) if profile_path is not None else None
-        request = Request(
-            wanted,
-            rows,
-            load_config(config_path) if config_path is not None else None,
-            profile,
-            round_of(parse_duration_ns(spin_round) if spin_round else 0, profile),
-            replications,
-        )
-        with Bar() as bar:
-            answer = export(
-                request, lambda done, total: bar.show(f"model: run {done}", done / total)
-            )
-        print(render(answer, form))  # noqa: T201 - to be pasted, so not by rich
+    if form not in FORMATS:
+        raise ValueError(f"no format {form!r}; there are {', '.join(FORMATS)}")
+    (wanted,) = load_policies([policy])
+    known = load_engine(engine)
+    rows = known if engine == GENERIC else known.at(engine_version or known.newest)
+    profile = MachineProfile.read(profile_path) if profile_path is not None else None
+    request = Request(
+        wanted,
+        rows,
+        load_config(config_path) if config_path is not None else None,
+        profile,
+        round_of(parse_duration_ns(spin_round) if spin_round else 0, profile),
+        replications,
+    )
+    with Bar() as bar:
+        answer = export(request, lambda done, total: bar.show(f"model: run {done}", done / total))
+    text = render(answer, form)
+    console.out(text, highlight=False)  # to be pasted, so not wrapped
+    return Output(
+        {
+            "engine": rows.name,
+            "version": rows.version,
+            "environment": dict(answer.environment),
+            "flags": answer.flags,
+            "shm_mib": answer.shm_mib,
+            "said": answer.said,
+            "text": text,
+        }
+    )

@@ -26,7 +26,7 @@ def finalists_table(tuned: Tuned) -> Table:
     table.add_column("policy", overflow="fold", min_width=14)
     for figure in figures:
         table.add_column(_unit(figure)[1], justify="right")
-    table.add_column("objective,\nto default", justify="right")
+    table.add_column("objective,\nto default", justify="right", min_width=10)
     base = tuned.finalists[0]
     for finalist in tuned.finalists:
         mark = "→ " if finalist.candidate == tuned.chosen else "  "

@@ -159,7 +159,7 @@ def invoke(arguments):
 
 def test_the_command_writes_claims_and_a_record_and_says_every_verdict(files, tmp_path):
     out = invoke(
-        [*files, "--json", str(tmp_path / "claims.json"), "--cell", "tp1-sync-1ms-5pct-park"]
+        [*files, "--claims", str(tmp_path / "claims.json"), "--cell", "tp1-sync-1ms-5pct-park"]
     )
     assert out.exit_code == 0, out.output
     assert "tp1-sync-1ms-5pct-park" in out.stdout
@@ -181,7 +181,7 @@ def test_what_does_not_go_together_is_refused(files, tmp_path):
     assert invoke([*files, "--policy", "spin"]).exit_code == 2
     assert invoke([*files, str(tmp_path / "cells.toml")]).exit_code == 2
     assert invoke(["validate", "--cell", "x"]).exit_code == 2
-    assert invoke(["validate", "--json", "x.json"]).exit_code == 2
+    assert invoke(["validate", "--claims", "x.json"]).exit_code == 2
     assert invoke([*files, "--cell", "no-such-cell"]).exit_code == 2
 
 

@@ -1,0 +1,360 @@
+"""What every command of both programs has: options, one answer, exit codes."""
+
+import enum
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from realrun.cli import app as realrun_app
+from realrun.vllm.control import Control
+from shmsim.cli import app as shmsim_app
+from shmsim.console import console, details, diagnostics
+from shmsim.program import EXIT_CODES, Output, Program, plain
+from tests.report_folders import records_of, write_validation
+from tests.vllm.traces import write_engine
+
+APPS = {"shmsim": shmsim_app, "realrun": realrun_app}
+COMMANDS = {
+    f"{program} {name}": command
+    for program, app in APPS.items()
+    for name, command in typer.main.get_command(app).commands.items()
+}
+SHORT = """
+[workload]
+requests = 2
+prompt_p50 = 10
+prompt_p95 = 10
+output_p50 = 5
+output_p95 = 5
+"""
+SWEEP = 'profiles = ["vm-2cpu"]\nconfigs = ["short.toml"]\nreplications = 2\n'
+CLAIM = {
+    "id": "a/b", "value": 1.0, "low": 1.0, "high": 1.0, "unit": "ratio", "bound": 2.0,
+    "direction": "<=", "n": 1, "seed": 0, "holds": True,
+}  # fmt: skip
+
+#: How each is called where it takes a second or so; in a folder with what `given` writes.
+QUICK = {
+    "shmsim policies": "",
+    "shmsim profile": "vm-2cpu",
+    "shmsim simulate": "short.toml -p vm-2cpu -r 2 --policy spin",
+    "shmsim tune": "short.toml -p vm-2cpu --quick -j 1 -o policy.json",
+    "shmsim sweep": "sweep.toml -o sweep -j 1",
+    "shmsim claims": "claims.json",
+    "shmsim timeline": "run",
+    "shmsim arena": "-w one-image --count 1000 --probability 0.05",
+    "shmsim export": "park -e libgomp -p vm-2cpu",
+    "realrun doctor": "",
+    "realrun report": "validation",
+    "realrun vllm-import": "traces",
+    "realrun vllm-switch": "control",
+}
+#: Why the others are not called here. They return what the type checker makes them return.
+NOT_CALLED = {
+    "realrun calibrate": "measures for 40 s",
+    "realrun run": "starts processes and needs the costs of this box",
+    "realrun validate": "the same; tests/real/test_validate_grid.py",
+    "realrun demo": "takes minutes",
+    "realrun gpu-check": "needs a GPU",
+    "realrun vllm-ab": "needs a vLLM",
+}
+
+
+@pytest.fixture(scope="module")
+def given_files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("given")
+    (folder / "short.toml").write_text(SHORT)
+    (folder / "sweep.toml").write_text(SWEEP)
+    (folder / "claims.json").write_text(json.dumps({"claims": [CLAIM]}))
+    records_of().write(folder / "run")
+    write_validation(folder / "validation")
+    (folder / "traces").mkdir()
+    write_engine(folder / "traces", 60)
+    Control.open(folder / "control", 0)
+    return folder
+
+
+@pytest.fixture
+def here(given_files, monkeypatch):
+    monkeypatch.chdir(given_files)
+
+
+def invoke(name, *options):
+    program, command = name.split()
+    return CliRunner().invoke(APPS[program], [command, *QUICK[name].split(), *options])
+
+
+# Laws about all of them.
+
+
+def test_every_command_is_called_here_or_it_is_said_why_not():
+    assert {*QUICK, *NOT_CALLED} == set(COMMANDS)
+    assert not set(QUICK) & set(NOT_CALLED)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_the_common_options_a_help_and_the_exit_codes(name):
+    command = COMMANDS[name]
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {"--json", "--quiet", "-q", "--verbose", "-v"} <= options
+    assert command.help
+    assert command.epilog == EXIT_CODES
+    program, word = name.split()
+    for flag in ("-h", "--help"):
+        assert CliRunner().invoke(APPS[program], [word, flag]).exit_code == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_option_means_two_things(name):
+    options = [option for parameter in COMMANDS[name].params for option in parameter.opts]
+    assert len(set(options)) == len(options)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_that_is_not_there_is_misuse(name):
+    program, word = name.split()
+    done = CliRunner().invoke(APPS[program], [word, "--no-such-option"])
+    assert done.exit_code == 2
+    assert not done.stdout
+    assert "no-such-option" in done.stderr.replace("\n", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_the_data_are_one_json_document_and_nothing_else_is_on_stdout(name, here):
+    done = invoke(name, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout, parse_constant=pytest.fail)
+    assert "\x1b" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_quiet_says_nothing(name, here):
+    done = invoke(name, "-q")
+    assert done.exit_code == 0, done.stderr
+    assert done.output == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_what_is_said_can_be_piped(name, here):
+    """Neither colours nor progress, for no terminal is there."""
+    done = invoke(name)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout
+    assert "\x1b" not in done.output
+    assert "%" not in done.stderr
+
+
+# The piece that does it, on commands of its own.
+
+
+class Sort(enum.Enum):
+    ONE = "one"
+
+
+class Pair(NamedTuple):
+    left: int
+    right: float
+
+
+def toy(function):
+    """A program whose second command is a function."""
+    app = Program("For a test.")
+    app.subcommand("other")(lambda: Output({}))
+    app.subcommand("toy", "A toy.")(function)
+    return app
+
+
+def run_toy(function, *options):
+    return CliRunner().invoke(toy(function), ["toy", *options])
+
+
+def saying(data=None, *, holds=True):
+    def command() -> Output:
+        console.print("for people")
+        diagnostics.print("a note")
+        details.print("a detail")
+        return Output(data, holds)
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("options", "stdout", "stderr"),
+    [
+        ((), "for people\n", "a note\n"),
+        (("-q",), "", ""),
+        (("--json",), "[\n 1\n]\n", "a note\n"),
+        (("--json", "-q"), "[\n 1\n]\n", ""),
+    ],
+)
+def test_each_option_lets_through_what_it_says(options, stdout, stderr):
+    done = run_toy(saying([1]), *options)
+    assert (done.stdout, done.stderr) == (stdout, stderr)
+
+
+def test_verbose_adds_details_and_what_it_took():
+    done = run_toy(saying(), "-v")
+    assert done.stdout == "for people\n"
+    assert "a detail" in done.stderr
+    assert re.search(r"took [\d.]+ s, [\d.]+ s of CPU", done.stderr)
+
+
+def test_what_one_command_mutes_the_next_one_says_again():
+    run_toy(saying(), "-q")
+    assert run_toy(saying()).stdout == "for people\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "word"),
+    [
+        (ValueError("7 is too many"), 2, "error: 7 is too many"),
+        (RuntimeError("a worker died"), 1, "failed: a worker died"),
+        (FileNotFoundError(2, "No such file", "x.toml"), 1, "failed: x.toml: No such file"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_an_error_is_a_line_on_stderr_and_a_code_however_quiet(error, code, word):
+    def command() -> Output:
+        raise error
+
+    for options in ((), ("-q",), ("--json",)):
+        done = run_toy(command, *options)
+        assert done.exit_code == code
+        assert not done.stdout
+        assert done.stderr.startswith(word)
+        assert done.stderr.count("\n") == 1
+    if code != 130:
+        assert "Traceback" in run_toy(command, "-v").stderr
+
+
+def test_what_does_not_hold_is_said_and_is_a_failure():
+    done = run_toy(saying({"x": 1}, holds=False), "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout) == {"x": 1}
+
+
+def test_a_claim_that_does_not_hold_is_a_failure(tmp_path):
+    path = tmp_path / "claims.json"
+    path.write_text(json.dumps({"claims": [{**CLAIM, "value": 3.0, "holds": False}]}))
+    done = CliRunner().invoke(shmsim_app, ["claims", str(path), "--json"])
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["claims"][0]["holds"] is False
+
+
+def test_named_things_keep_their_names_and_what_is_no_number_becomes_null():
+    data = {
+        Path("a"): Pair(1, float("nan")),
+        "array": np.array([1.5, np.inf]),
+        "sort": Sort.ONE,
+        "count": np.int64(3),
+    }
+    assert plain(data) == {
+        "a": {"left": 1, "right": None},
+        "array": [1.5, None],
+        "sort": "one",
+        "count": 3,
+    }
+    with pytest.raises(TypeError, match="object cannot be written as JSON"):
+        plain({"x": object()})
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner),
+    )
+)
+def test_whatever_it_makes_json_can_hold(data):
+    json.dumps(plain(data), allow_nan=False)
+
+
+# As a shell sees them.
+
+
+def test_both_say_which_version_they_are():
+    for app in APPS.values():
+        done = CliRunner().invoke(app, ["--version"])
+        assert done.exit_code == 0
+        assert re.fullmatch(r"shmsim \d\S*\n", done.stdout)
+
+
+def on_a_terminal(words, **environment):
+    """What a program writes to a terminal."""
+    ours, theirs = pty.openpty()
+    given = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", *words],
+        stdout=theirs,
+        stderr=theirs,
+        env={**given, "TERM": "xterm-256color", **environment},
+    )
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            part = os.read(ours, 4096)
+        except OSError:  # the other end was closed
+            break
+        if not part:
+            break
+        said += part
+    os.close(ours)
+    assert process.wait(timeout=30) == 0
+    return said.decode()
+
+
+WARNS = "from shmsim.console import console; console.print('[red]word[/]')"
+WORKS = (
+    "from shmsim.console import Bar\n"
+    "with Bar() as bar: [bar.show('work', i / 9) for i in range(10)]"
+)
+
+
+def test_colours_follow_the_terminal_and_no_color():
+    assert "\x1b[31m" in on_a_terminal([WARNS])
+    assert "\x1b[3" not in on_a_terminal([WARNS], NO_COLOR="1")
+
+
+def test_progress_is_drawn_on_a_terminal_only():
+    assert "work" in on_a_terminal([WORKS])
+    done = subprocess.run([sys.executable, "-c", WORKS], capture_output=True, text=True, check=True)
+    assert done.stdout == done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("shmsim ti", "timeline"),
+        ("shmsim simulate --pol", "--policy"),
+        ("shmsim simulate --policy wake", "wake-ahead"),
+        ("shmsim simulate --policy WakeA", "WakeAhead:"),
+        ("shmsim simulate -p vm", "vm-2cpu"),
+        ("shmsim export spin -e vl", "vllm"),
+        ("realrun calibrate --doorbell e", "eventfd"),
+        ("realrun vllm-", "vllm-switch"),
+    ],
+)
+def test_a_shell_is_offered_commands_options_and_values(words, offered):
+    program, *_ = parts = words.split()
+    environment = {
+        f"_{program.upper()}_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(parts) - 1),
+    }
+    done = CliRunner().invoke(APPS[program], [], env=environment, prog_name=program)
+    assert offered in done.stdout.split()
