@@ -1,16 +1,24 @@
 # make demo    see it work on this machine: sets up .venv, then runs `realrun demo`
 # make test    everything CI checks
 # make test-vllm   what needs an installed vLLM: makes .venv-vllm (3.4 GB) and runs it there
+# make lab     the notebooks in JupyterLab
+# make paper   the PDF, from the stored records; needs LaTeX (paper/README.md)
+# make figures   what its pictures need, run afresh (40 min), and the pictures of that
+# make docs     the documentation as a site, in build/docs
 # make setup   only the .venv with all tools, to work in
 # make clean   remove .venv and whatever was built or cached (runs/ stays)
 #
 # PYTHON=python3.12    the interpreter that .venv is made with (3.11 or later)
 # DEMO_ARGS="..."      passed on to `realrun demo`
+# LAB_ARGS="..."       passed on to `jupyter lab`, as --no-browser, or --allow-root for root
+# FIGURES_ARGS=--quick   `make figures` in some minutes
 # REQUIRE_NATIVE=1     `make test` fails where the C extension was not built
 
 PYTHON ?= python3
 DEMO_ARGS ?=
+LAB_ARGS ?=
 REQUIRE_NATIVE ?= 0
+FIGURES_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,12 +29,14 @@ VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check --no-inpu
 VLLM_VERSION ?= 0.32.0
 VLLM_TORCH ?= 2.13.0
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+FRESH := runs/fresh
+FRESH_EXPERIMENTS := 01_calibration 08_oversubscription 10_model_against_machine
 
 # Whatever the caller's shell carries, only .venv counts here.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONWARNINGS VIRTUAL_ENV MYPYPATH PYTEST_ADDOPTS
 unexport PIP_USER PIP_TARGET PIP_PREFIX PIP_REQUIRE_VIRTUALENV
 
-.PHONY: help demo test test-vllm setup clean check-python
+.PHONY: help demo test test-vllm lab paper figures docs setup clean check-python
 .DELETE_ON_ERROR:
 
 help:
@@ -34,6 +44,10 @@ help:
 
 demo: $(VENV)/.stamp-run
 	@$(BIN)/realrun demo $(DEMO_ARGS)
+
+lab: $(VENV)/.stamp-dev
+	@IPYTHONDIR="$(CURDIR)/$(VENV)/ipython" $(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" \
+	    $(LAB_ARGS) notebooks/01_why_waiting_costs.ipynb
 
 setup: $(VENV)/.stamp-dev
 
@@ -69,6 +83,19 @@ test-vllm: $(VLLM_VENV)/.stamp
 	@$(VLLM_PIP) install --no-deps --no-build-isolation -e .
 	@$(VLLM_VENV)/bin/python -m pytest -m vllm -p no:cacheprovider tests/vllm/live
 
+paper: $(VENV)/.stamp-run
+	@$(BIN)/python -m paper
+
+figures: $(VENV)/.stamp-run
+	@set -e; for name in $(FRESH_EXPERIMENTS); do \
+	    $(BIN)/python experiments/run.py $$name $(FIGURES_ARGS) --out $(FRESH)/$$name/results; done
+	@$(BIN)/python experiments/bench/model.py $(FIGURES_ARGS) --json $(FRESH)/bench/results/model.json
+	@$(BIN)/python -m paper --records $(FRESH) --pictures --out build/fresh
+
+docs: $(VENV)/.stamp-dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q -f docs/site/mkdocs.yml
+	@echo "open build/docs/index.html"
+
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info realrun/*.so
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
@@ -90,9 +117,9 @@ $(VENV)/.stamp-run: $(VENV)/.stamp-venv $(INPUTS)
 	@touch $@
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp-venv $(INPUTS)
-	@echo "installing shmsim with tools for tests and notebooks ..."
+	@echo "installing shmsim with tools for tests, documentation and notebooks ..."
 	@rm -f realrun/_native*.so
-	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev,notebooks]'
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[cluster,dev,docs,notebooks]'
 	@touch $(VENV)/.stamp-run $@
 
 # Its requirements without those that have no build for the CPU; torch comes first, by its own number.

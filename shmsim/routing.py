@@ -119,9 +119,10 @@ class SlotFirst(NamedTuple):
 class BySize(NamedTuple):
     """Two routes and a size between them, whatever the rest of the message is.
 
-    With ``small=SOCKET`` and ``large=ARENA`` this is the proposal of the seed discussion (vLLM
-    #24618), which calls today's order inverted: "small items use ZMQ and large payloads use SHM".
-    It names no size; the preset takes 1 MiB, where vLLM starts to keep buffers out of the stream.
+    With ``small=SOCKET`` and ``large=ARENA`` this is the proposal of the seed discussion, which
+    calls the order of vLLM of that day inverted (vLLM #24618: "small items use ZMQ and large
+    payloads use SHM"). It names no size; the preset takes 1 MiB, where vLLM starts to keep buffers
+    out of the stream.
 
     Parameters
     ----------
