@@ -6,7 +6,7 @@ that it has called or that had called it.
 """
 
 from shmsim.sim.events import words as w
-from shmsim.sim.events.agenda import schedule
+from shmsim.sim.events.agenda import go_on_after
 from shmsim.sim.events.compiling import compiled
 from shmsim.sim.events.cores import is_full, run_thread, sleep_thread, wake_thread
 from shmsim.sim.events.luck import cost_at, next_cost, table_cost
@@ -32,16 +32,15 @@ from shmsim.sim.events.sources import publish, release
 
 
 @compiled
-def busy(s: Words, process: int, lane: int, duration_ns: int) -> None:
-    """Occupy a core for some time and for what is owed; the process then goes on."""
+def busy(s: Words, process: int, lane: int, duration_ns: int) -> bool:
+    """Occupy a core for some time and for what is owed; returns whether to go on at once."""
     duration_ns += s[lane + w.L_OWED]
     s[lane + w.L_OWED] = 0
     thread = s[lane + w.L_THREAD]
     if thread == 0:
         s[s[process + w.P_ACTOR] + w.A_CPU] += duration_ns
-        schedule(s, duration_ns, w.RESUME, process)
-    else:
-        run_thread(s, thread, duration_ns)
+        return go_on_after(s, process, duration_ns)
+    return run_thread(s, thread, duration_ns)
 
 
 @compiled
@@ -176,8 +175,7 @@ def publishing(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
         s[p + w.U_STATE] = 1
         if is_full(s, ring):
             work_ns, s[p + w.U_WORK] = s[p + w.U_WORK], 0
-            busy(s, p, lane, work_ns)
-            return False
+            return busy(s, p, lane, work_ns)
         state = 1
     if state == 2:
         learn(s, x, policies, p, lane)
@@ -191,8 +189,7 @@ def publishing(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             return True
         s[p + w.U_STATE] = 3
         draws, along = s[actor + w.A_DRAWS], float(s[p + w.U_BYTES])
-        busy(s, p, lane, s[p + w.U_WORK] + next_cost(s, x, draws, w.RING_PUBLISH, along))
-        return False
+        return busy(s, p, lane, s[p + w.U_WORK] + next_cost(s, x, draws, w.RING_PUBLISH, along))
     s[written + w.M_PUBLISHED] = s[w.NOW]
     n_armed = publish(s, x, ring, written, s[actor + w.A_COURIER])
     _ring_bell(s, x, actor, lane, s[ring + w.R_N_PUBLISHED], n_armed, s[w.DETAIL])
@@ -247,8 +244,7 @@ def reading(s: Words, x: Numbers, p: int) -> bool:
         state = 1
         if s[ring + w.R_CAN_FILL] != 0:
             s[p + w.Y_STATE] = 1
-            busy(s, p, lane, 0)  # somebody may be waiting for this slot
-            return False
+            return busy(s, p, lane, 0)  # somebody may be waiting for this slot
     if state == 1:
         inbox = s[p + w.Y_INBOX]
         rested_ns = release(s, x, ring, inbox, s[actor + w.A_COURIER])
@@ -259,7 +255,6 @@ def reading(s: Words, x: Numbers, p: int) -> bool:
                 s, x, s[actor + w.A_RELEASE_DRAWS], w.NOTIFY_ARMED, index, float(rested_ns)
             )
         s[p + w.Y_STATE] = 2
-        busy(s, p, lane, s[p + w.Y_WORK])
-        return False
+        return busy(s, p, lane, s[p + w.Y_WORK])
     s[p + w.P_ROUTINE] = s[p + w.Y_CALLER]
     return True

@@ -3,6 +3,9 @@
 An event of SimPy that nobody waits for is left out, since it changes nothing. So is one that a
 newer one of its kind has made void: the timer of a core, of the quota, or of a sleep is one entry,
 which its owner moves, and not one entry for each time it was set.
+
+Where nothing else is due before a process goes on, no event is made at all: the clock moves, and
+the process goes on at once (`go_on_after`).
 """
 
 from shmsim.sim.events import words as w
@@ -120,6 +123,38 @@ def schedule(s: Words, delay_ns: int, event: int, about: int) -> None:
     s[w.FIRST + 1] = order
     s[w.FIRST + 2] = event
     s[w.FIRST + 3] = about
+
+
+@compiled
+def is_free_until(s: Words, at_ns: int) -> bool:
+    """Whether nothing else is due up to an instant, so that the clock may move there at once."""
+    return (
+        (s[w.HAS_FIRST] == 0 or at_ns < s[w.FIRST])
+        and (s[w.N_HEAP] == 0 or at_ns < s[s[w.HEAP]])
+        and s[w.STATUS] == w.RUNNING
+        and s[w.IS_HELD] == 0
+    )
+
+
+@compiled
+def go_on_after(s: Words, process: int, delay_ns: int) -> bool:
+    """Let the process that runs now go on after a delay; returns whether it does so at once."""
+    at_ns = s[w.NOW] + delay_ns
+    if delay_ns >= 0 and is_free_until(s, at_ns):
+        entity(s)  # which the event would have given it
+        s[w.NOW] = at_ns
+        return True
+    schedule(s, delay_ns, w.RESUME, process)
+    return False
+
+
+@compiled
+def go_on_now(s: Words, process: int) -> int:
+    """Let a process go on at this instant; returns it if it is next, 0 if it has to wait."""
+    if is_free_until(s, s[w.NOW]):
+        return process
+    schedule(s, 0, w.RESUME, process)
+    return 0
 
 
 @compiled

@@ -223,8 +223,7 @@ def writing(s: Words, x: Numbers, policies: Policies, p: int, caller: int) -> bo
     if s[p + w.I_STATE] == 0:
         pickle_ns = size_cost(s, x, draws, w.PICKLE, n_bulk if in_band else 0)
         s[p + w.I_STATE] = 1
-        busy(s, p, lane, s[p + w.I_WORK] + pickle_ns)
-        return False
+        return busy(s, p, lane, s[p + w.I_WORK] + pickle_ns)
     if s[p + w.I_STATE] == 2:
         learn(s, x, policies, p, lane)
         s[p + w.I_STATE] = 1
@@ -322,15 +321,13 @@ def taking(s: Words, x: Numbers, p: int) -> bool:
         call_ns = size_cost(s, x, draws, call, n_bulk)
         s[p + w.I_LANDS_AFTER] = size_cost(s, x, draws, whole, n_bulk) - call_ns
         s[p + w.I_STATE] = 5
-        busy(s, p, lane, call_ns)
-        return False
+        return busy(s, p, lane, call_ns)
     if state == 5:
         copy(s, device, step, max(s[p + w.I_LANDS_AFTER], 0), engine, rank, sent)
         state = 4
     if state == 4:
         s[p + w.I_STATE] = 6
-        busy(s, p, lane, next_cost(s, x, draws, w.LAUNCH, 0.0))
-        return False
+        return busy(s, p, lane, next_cost(s, x, draws, w.LAUNCH, 0.0))
     if not has_device:
         let_go(s, bulk, rank, sent)
     s[p + w.P_ROUTINE] = WORKER

@@ -6,7 +6,14 @@ What is recursive there is a loop here: `_serve` says whether a thread gave its 
 
 from shmsim.sim.cores import LOOKS_FOR_ONE_MORE
 from shmsim.sim.events import words as w
-from shmsim.sim.events.agenda import cancel, schedule, set_timer
+from shmsim.sim.events.agenda import (
+    cancel,
+    entity,
+    go_on_now,
+    is_free_until,
+    schedule,
+    set_timer,
+)
 from shmsim.sim.events.compiling import compiled
 from shmsim.sim.events.memory import Words
 from shmsim.units import FOREVER_NS, MS
@@ -371,12 +378,31 @@ def _wish_changed(s: Words, thread: int) -> None:
 
 
 @compiled
-def run_thread(s: Words, thread: int, duration_ns: int) -> None:
-    """Use CPU time; the process that runs now goes on when it is used up."""
+def run_thread(s: Words, thread: int, duration_ns: int) -> bool:
+    """Use CPU time; returns whether the process that runs now goes on at once.
+
+    It does where nobody waits for the core and nothing else is due before the time is used up:
+    then the timer of the core and the event of the process would come next, and are left out.
+    Else it goes on by an event.
+    """
     s[thread + w.T_WANTED] = s[w.ACTIVE]
     s[thread + w.T_LEFT] = duration_ns
     s[thread + w.T_LOOK] = w.NO_LOOK
-    _wish_changed(s, thread)
+    core = s[thread + w.T_CORE]
+    if s[core + w.K_RUNNING] != thread:
+        return False
+    settle(s, core)
+    if s[core + w.K_N_QUEUED] == 0:
+        done_ns = s[w.NOW] + max(s[thread + w.T_LEFT], 0)
+        if is_free_until(s, done_ns):
+            entity(s)  # which the timer would have given it
+            s[w.NOW] = done_ns
+            settle(s, core)
+            cancel(s, core)
+            s[thread + w.T_WANTED] = 0
+            return True
+    _serve_and_pick(s, core)
+    return False
 
 
 @compiled
@@ -479,15 +505,20 @@ def _make_way(s: Words, core: int, thread: int) -> None:
 
 
 @compiled
-def core_timer(s: Words, core: int) -> None:
-    """The thread that runs is done, or it is time for a tick."""
+def core_timer(s: Words, core: int) -> int:
+    """The thread that runs is done, or it is time for a tick; returns who goes on at once, or 0."""
     settle(s, core)
     thread = s[core + w.K_RUNNING]
-    if (
+    is_done = (
         s[thread + w.T_WANTED] != 0
         and s[thread + w.T_LOOK] == w.NO_LOOK
         and s[thread + w.T_LEFT] <= 0
-    ):
+    )
+    if s[core + w.K_N_QUEUED] == 0 and is_done:
+        process = s[thread + w.T_WANTED]
+        s[thread + w.T_WANTED] = 0
+        return go_on_now(s, process)
+    if is_done:
         _grant(s, thread)
     if s[core + w.K_N_QUEUED] != 0:
         is_tick = (s[w.NOW] - s[core + w.K_PHASE]) % s[s[w.HOST] + w.H_TICK] == 0
@@ -495,8 +526,9 @@ def core_timer(s: Words, core: int) -> None:
         if is_tick and is_due and _best(s, core) != thread:
             _preempt(s, core)
             pick(s, core)
-            return
+            return 0
     _serve_and_pick(s, core)
+    return 0
 
 
 @compiled

@@ -17,7 +17,7 @@ from shmsim.sim.events.acting import (
     publishing,
     reading,
 )
-from shmsim.sim.events.agenda import schedule, take_next
+from shmsim.sim.events.agenda import go_on_now, schedule, take_next
 from shmsim.sim.events.bulk import let_go, taking, writing
 from shmsim.sim.events.compiling import compiled
 from shmsim.sim.events.cores import balance, core_timer, give_back, poke, refill, steal, throttle
@@ -122,6 +122,7 @@ def _end(s: Words, p: int) -> None:
 @compiled
 def _stream_free(s: Words, x: Numbers, policies: Policies, step: int) -> None:
     """What was launched before a copy has ended: whoever spins in the driver goes on."""
+    s[w.IS_HELD] = 1
     for n in range(s[step + w.SS_N_AWAITING]):
         process = s[s[step + w.SS_AWAITING] + n]
         thread = s[s[process + w.P_LANE] + w.L_THREAD]
@@ -129,6 +130,7 @@ def _stream_free(s: Words, x: Numbers, policies: Policies, step: int) -> None:
             _resume(s, x, policies, process)
         else:
             poke(s, thread)
+    s[w.IS_HELD] = 0
 
 
 def run_events(s: Words, x: Numbers, policies: Policies) -> int:
@@ -141,20 +143,24 @@ def run_events(s: Words, x: Numbers, policies: Policies) -> int:
     policies
         Three functions: wait policy, wait policy at the device, routing.
     """
-    if s[w.ACTIVE] != 0:
-        _resume(s, x, policies, s[w.ACTIVE])
-    while s[w.STATUS] == w.RUNNING:
+    process = s[w.ACTIVE]
+    while True:
+        if process != 0:
+            _resume(s, x, policies, process)
+        if s[w.STATUS] != w.RUNNING:
+            return s[w.STATUS]
         entry = take_next(s)
         event, about = s[entry + 2], s[entry + 3]
         s[w.N_EVENTS] += 1
+        process = 0
         if event == w.RESUME:
-            _resume(s, x, policies, about)
+            process = about
         elif event == w.CORE_TIMER:
-            core_timer(s, about)
+            process = core_timer(s, about)
         elif event == w.STEP_DONE:
             finish(s, x, about)
         elif event == w.GIVE_UP:
-            arrive(s, about, 0)
+            process = go_on_now(s, arrive(s, about, 0))
         elif event == w.METER:
             throttle(s, about)
         elif event == w.STORED:
@@ -169,7 +175,6 @@ def run_events(s: Words, x: Numbers, policies: Policies) -> int:
         elif event == w.ENDED:
             _end(s, about)
             if s[about + w.P_ROUTINE] == REPLIES:
-                _resume(s, x, policies, s[about + w.P_OTHER])
+                process = s[about + w.P_OTHER]
         else:
             s[w.STATUS] = w.FINISHED
-    return s[w.STATUS]

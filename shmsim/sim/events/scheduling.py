@@ -16,7 +16,7 @@ from shmsim.sim.events.acting import (
     wake,
     write_message,
 )
-from shmsim.sim.events.agenda import schedule
+from shmsim.sim.events.agenda import go_on_after, schedule
 from shmsim.sim.events.batching import (
     admit,
     complete,
@@ -170,8 +170,7 @@ def scheduling(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
         # Nothing to do until the next arrival.
         if state == _IDLE:
             s[p + w.P_STATE] = _ASLEEP
-            busy(s, p, lane, 0)
-            return False
+            return busy(s, p, lane, 0)
         index = s[p + w.D_N_IDLES]
         idle_draws = s[actor + w.A_REST_DRAWS]
         if state == _ASLEEP:
@@ -181,8 +180,7 @@ def scheduling(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             late_ns = table_cost(s, x, idle_draws, w.TIMER_OVERSHOOT, index, along)
             sleep(s, lane)
             s[p + w.P_STATE] = _AWAKE
-            schedule(s, rested_ns + late_ns, w.RESUME, p)
-            return False
+            return go_on_after(s, p, rested_ns + late_ns)
         if state == _AWAKE:
             wake(s, lane)
             rested_ns = s[p + w.D_RESTED]
@@ -193,8 +191,7 @@ def scheduling(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
                 s[lane + w.L_UNPLACED] += cpu_ns
             s[p + w.D_N_IDLES] = index + 1
             s[p + w.P_STATE] = _ROUND
-            busy(s, p, lane, slowness(s, x, actor, idle_draws, index, w.PARKED, rested_ns))
-            return False
+            return busy(s, p, lane, slowness(s, x, actor, idle_draws, index, w.PARKED, rested_ns))
 
         # Tell the workers to leave.
         if state == _LEAVE:
@@ -207,8 +204,7 @@ def scheduling(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             return True
         if state == _LEFT:
             s[p + w.P_STATE] = _END
-            busy(s, p, lane, 0)
-            return False
+            return busy(s, p, lane, 0)
         sleep(s, lane)
         s[p + w.P_IS_ENDED] = 1
         schedule(s, 0, w.ENDED, p)

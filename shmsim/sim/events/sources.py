@@ -138,20 +138,20 @@ def announce(s: Words, x: Numbers, source: int, courier: int) -> int:
         s[source + w.W_ARMED_SINCE] = -1
     sleeper = s[source + w.W_SLEEPER]
     if sleeper != 0 and s[source + w.W_IS_TRIGGERED] == 0:
-        arrive(s, source, 1)
+        schedule(s, 0, w.RESUME, arrive(s, source, 1))
     if s[source + w.W_SPINNER] != 0:
         poke(s, s[source + w.W_SPINNER])
     return armed_ns
 
 
 @compiled
-def arrive(s: Words, source: int, value: int) -> None:
-    """Let the process that sleeps for a source go on: there it is (1), or it is too late (0)."""
+def arrive(s: Words, source: int, value: int) -> int:
+    """Tell the process that sleeps for a source: it is there (1), or it is late (0); return it."""
     sleeper = s[source + w.W_SLEEPER]
     s[source + w.W_IS_TRIGGERED] = 1
     s[sleeper + w.P_VALUE] = value
     cancel(s, source)
-    schedule(s, 0, w.RESUME, sleeper)
+    return sleeper
 
 
 @compiled

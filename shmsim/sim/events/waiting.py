@@ -7,7 +7,7 @@ on after a sleep on the doorbell.
 
 from shmsim.sim.events import words as w
 from shmsim.sim.events.acting import busy, slowness
-from shmsim.sim.events.agenda import schedule, set_timer
+from shmsim.sim.events.agenda import go_on_after, schedule, set_timer
 from shmsim.sim.events.compiling import compiled
 from shmsim.sim.events.cores import (
     DESCHEDULED_NS,
@@ -103,8 +103,7 @@ def waiting(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
                 return False
             plan_ns = cost_at(s, x, s[site + w.Z_PLAN], index, 0.0)
             s[p + w.V_STATE] = _BEGUN
-            busy(s, p, lane, plan_ns + table_cost(s, x, table, w.WAIT_ENTER, index, 0.0))
-            return False
+            return busy(s, p, lane, plan_ns + table_cost(s, x, table, w.WAIT_ENTER, index, 0.0))
 
         # With a core to itself.
         if state == _BEGUN:
@@ -136,8 +135,7 @@ def waiting(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             look_up(s, x, p, found_ns(s, source) - started_ns)
             s[p + w.V_STATE] = _LOOKED_UP
             seen_ns = started_ns + s[lesson + w.X_SEEN]
-            schedule(s, seen_ns - s[w.NOW], w.RESUME, p)
-            return False
+            return go_on_after(s, p, seen_ns - s[w.NOW])
         if state == _LOOKED_UP:
             for stage in range(4):
                 s[actor + w.A_CPU] += s[lesson + w.X_CPU + stage]
@@ -164,8 +162,7 @@ def waiting(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
                 along = float(s[p + w.V_DOZED])
                 s[p + w.B_FOUND] = 0
                 s[p + w.V_STATE] = _STAGE_DONE
-                run_thread(s, thread, table_cost(s, x, table, cost, index, along))
-                return False
+                return run_thread(s, thread, table_cost(s, x, table, cost, index, along))
             else:
                 s[p + w.V_BEGUN] = s[w.NOW]
                 deadline_ns = FOREVER_NS
@@ -242,8 +239,7 @@ def waiting(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             kind = s[p + w.V_PLAN + 3 * s[p + w.V_STAGE]]
             cost = w.SPIN_DETECTION if kind == SPIN else w.YIELD_DETECTION
             s[p + w.V_STATE] = _STAGE_DONE
-            run_thread(s, thread, table_cost(s, x, table, cost, index, 0.0))
-            return False
+            return run_thread(s, thread, table_cost(s, x, table, cost, index, 0.0))
 
         # Asleep on the doorbell.
         if state == _BELL:
@@ -304,8 +300,7 @@ def waiting(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             carrier = s[s[p + w.B_COURIER] + w.Q_THREAD]
             wake_thread(s, carrier)
             s[p + w.V_STATE] = _CARRIED
-            run_thread(s, carrier, s[p + w.B_CARRY])
-            return False
+            return run_thread(s, carrier, s[p + w.B_CARRY])
         if state == _CARRIED:
             courier = s[p + w.B_COURIER]
             sleep_thread(s, s[courier + w.Q_THREAD])
@@ -328,8 +323,7 @@ def waiting(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
         if state == _NAP_BEGUN:
             sleep_thread(s, thread)
             s[p + w.V_STATE] = _NAP_OVER
-            schedule(s, s[p + w.V_DOZED], w.RESUME, p)
-            return False
+            return go_on_after(s, p, s[p + w.V_DOZED])
         if state == _NAP_OVER:
             s[p + w.B_LATENCY] = s[lesson + w.X_OVERSHOOT]
             along = float(s[p + w.V_DOZED])
@@ -341,13 +335,11 @@ def waiting(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             s[lane + w.L_UNPLACED] += cpu_ns - on_core_ns
             s[p + w.B_CPU] = on_core_ns
             s[p + w.V_STATE] = _WOKEN
-            schedule(s, latency_ns - on_core_ns, w.RESUME, p)
-            return False
+            return go_on_after(s, p, latency_ns - on_core_ns)
         if state == _WOKEN:
             wake_thread(s, thread)
             s[p + w.V_STATE] = _BELL_DONE
-            run_thread(s, thread, s[p + w.B_CPU])
-            return False
+            return run_thread(s, thread, s[p + w.B_CPU])
 
         if state == _SEEN:
             mode = w.SPUN

@@ -38,13 +38,14 @@ from typing import Final
     _,
     _,
     N_EVENTS,
+    IS_HELD,  # 1: several processes go on in one event, so that none may move the clock
     HAS_FIRST,
     FIRST,  # entry of what happens before the whole heap, if it has one
     _,
     _,
     _,
     GLOBALS,
-) = range(34)
+) = range(35)
 #: Word of ``x``: the price of delay.
 PRICE: Final = 0
 

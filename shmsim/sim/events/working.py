@@ -17,7 +17,7 @@ from shmsim.sim.events.acting import (
     wake,
     write_message,
 )
-from shmsim.sim.events.agenda import schedule, start
+from shmsim.sim.events.agenda import go_on_after, schedule, start
 from shmsim.sim.events.bulk import bulk_of, call_take, size_cost
 from shmsim.sim.events.compiling import compiled
 from shmsim.sim.events.cores import is_there, run_thread, sleep_thread, wake_thread
@@ -70,8 +70,7 @@ def working(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             _take_message(s, p, inbox)
             if s[batch + w.M_IS_BATCH] == 0:
                 s[p + w.P_STATE] = _LEAVE
-                busy(s, p, lane, 0)
-                return False
+                return busy(s, p, lane, 0)
             s[p + w.P_STATE] = _READ
             if bulk_of(s, s[engine + w.EN_BULK], batch) != 0:
                 call_take(s, p)
@@ -186,8 +185,7 @@ def replying(s: Words, p: int) -> bool:
     if state == 0:
         if s[p + w.E_IS_AWAKE] != 0 and s[p + w.E_N_ITEMS] == 0:
             s[p + w.P_STATE] = 1
-            busy(s, p, lane, 0)
-            return False
+            return busy(s, p, lane, 0)
         state = 2
     if state == 1:
         sleep(s, lane)
@@ -255,8 +253,7 @@ def finishing(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
                 return True
             else:
                 s[p + w.F_STATE] = _F_MEET
-                busy(s, p, lane, 0)
-                return False
+                return busy(s, p, lane, 0)
         if state == _F_WAITED:
             s[p + w.F_WORK] = s[p + w.V_SLOWNESS]
             leave(s, device, step)
@@ -296,13 +293,11 @@ def finishing(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
                 if wake_ns > now_ns:
                     sleep_thread(s, thread)
                     s[p + w.F_STATE] = _F_AWAKE
-                    schedule(s, wake_ns - now_ns, w.RESUME, p)
-                    return False
+                    return go_on_after(s, p, wake_ns - now_ns)
         if state == _F_AWAKE:
             wake_thread(s, thread)
             s[p + w.F_STATE] = _F_RAN
-            run_thread(s, thread, 0)
-            return False
+            return run_thread(s, thread, 0)
         if state == _F_RAN:
             if s[p + w.F_CROWDED] == 0:
                 s[p + w.F_STATE] = _F_SPUN
@@ -327,8 +322,7 @@ def finishing(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             s[p + w.F_STATE] = _F_DONE
             work_ns = s[p + w.F_WORK]
             if rank >= s[engine + w.EN_N_REPLIES]:
-                busy(s, p, lane, work_ns)
-                return False
+                return busy(s, p, lane, work_ns)
             output_bytes = s[s[engine + w.EN_BULK] + w.BU_OUTPUT]
             if has_device and output_bytes != 0:
                 work_ns += size_cost(s, x, draws, w.D2H, output_bytes)
