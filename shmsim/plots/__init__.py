@@ -7,6 +7,7 @@ width in inches: `WIDE` for a page, `NARROW` for a telephone, where legends go b
 
 from shmsim.plots.agreements import Judged, agreement
 from shmsim.plots.arenas import Occupancy, arena_occupancy, occupancy_of
+from shmsim.plots.fallbacks import SlotPoint, fallback_by_slots
 from shmsim.plots.frontiers import (
     FrontierPoint,
     frontier,
@@ -14,8 +15,11 @@ from shmsim.plots.frontiers import (
     frontier_points,
 )
 from shmsim.plots.gaps import describe_plan, gap_distribution, stages_met
-from shmsim.plots.loads import LoadPoint, collapse
+from shmsim.plots.loads import LoadPoint, QuotaPoint, collapse, quota_effect
+from shmsim.plots.predictions import Prediction, predicted_and_measured, ranged
+from shmsim.plots.races import Racer, race_costs
 from shmsim.plots.rests import rest_costs, wake_latency
+from shmsim.plots.stacks import Stack, stacked
 from shmsim.plots.steps import step_timeline
 from shmsim.plots.style import NARROW, WIDE
 from shmsim.plots.vector import inline_svg, write_svg
@@ -27,17 +31,28 @@ __all__ = [
     "Judged",
     "LoadPoint",
     "Occupancy",
+    "Prediction",
+    "QuotaPoint",
+    "Racer",
+    "SlotPoint",
+    "Stack",
     "agreement",
     "arena_occupancy",
     "collapse",
     "describe_plan",
+    "fallback_by_slots",
     "frontier",
     "frontier_of_estimates",
     "frontier_points",
     "gap_distribution",
     "inline_svg",
     "occupancy_of",
+    "predicted_and_measured",
+    "quota_effect",
+    "race_costs",
+    "ranged",
     "rest_costs",
+    "stacked",
     "stages_met",
     "step_timeline",
     "wake_latency",

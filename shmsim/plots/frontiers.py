@@ -114,12 +114,18 @@ def frontier_of_estimates(
 
 
 @styled
-def frontier(points: Sequence[FrontierPoint], title: str = "", width_in: float = WIDE) -> Figure:
+def frontier(
+    points: Sequence[FrontierPoint],
+    title: str = "",
+    width_in: float = WIDE,
+    statistic: str = "median",
+) -> Figure:
     """Draw CPU against time per output token.
 
     The best corner is the lower left. A policy has a colour and a shape, filled where it was
     measured and hollow where it was predicted; the line between the two is the error of the model.
     The grey stairs join the policies that no other beats in both, of the machine if it is there.
+    ``statistic`` says what of the times per token the points are.
     """
     figure = new_figure(width_in, 3.9)
     axes = figure.subplots()
@@ -137,7 +143,7 @@ def frontier(points: Sequence[FrontierPoint], title: str = "", width_in: float =
         for point in both:
             _draw_point(axes, point, index)
     axes.set_xlabel("CPU, scheduler and workers together (cores)")
-    axes.set_ylabel("time per output token, median (ms)")
+    axes.set_ylabel(f"time per output token, {statistic} (ms)")
     axes.set_xlim(left=0)
     axes.margins(y=0.12)
     title_axes(axes, title)

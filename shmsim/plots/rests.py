@@ -85,7 +85,7 @@ def wake_latency(profile: MachineProfile, title: str = "", width_in: float = WID
     _scale_times(axes)
     axes.set_xlabel("time asleep")
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylabel("wake latency; band p10 to p90 (µs)")

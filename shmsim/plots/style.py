@@ -4,6 +4,7 @@ Colours are Okabe and Ito's, then some of Tol's, which colour-blind readers tell
 leaves it to colour alone: markers, dashes and hatches say the same once more, for a grey print.
 """
 
+import io
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -81,9 +82,24 @@ def look(index: int) -> Look:
     )
 
 
-def new_figure(width_in: float, height_in: float) -> Figure:
+class Picture(Figure):
+    """A figure that a notebook shows as it is.
+
+    IPython knows by itself only figures that `matplotlib.pyplot` made.
+    """
+
+    @styled
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """Twice as many dots as it is wide, for screens that have them."""
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=2 * self.dpi)
+        width, height = (int(inches * self.dpi) for inches in self.get_size_inches())
+        return buffer.getvalue(), {"width": width, "height": height}
+
+
+def new_figure(width_in: float, height_in: float) -> Picture:
     """Make a figure whose parts are laid out without overlap."""
-    return Figure(figsize=(width_in, height_in), layout="constrained")
+    return Picture(figsize=(width_in, height_in), layout="constrained")
 
 
 def is_narrow(width_in: float) -> bool:

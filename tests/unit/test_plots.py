@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 import matplotlib as mpl
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -19,16 +19,27 @@ from shmsim.plots import (
     FrontierPoint,
     Judged,
     LoadPoint,
+    Prediction,
+    QuotaPoint,
+    Racer,
+    SlotPoint,
+    Stack,
     agreement,
     arena_occupancy,
     collapse,
+    fallback_by_slots,
     frontier,
     frontier_of_estimates,
     frontier_points,
     gap_distribution,
     inline_svg,
     occupancy_of,
+    predicted_and_measured,
+    quota_effect,
+    race_costs,
+    ranged,
     rest_costs,
+    stacked,
     stages_met,
     step_timeline,
     wake_latency,
@@ -83,6 +94,14 @@ def with_cores(records):
     return records
 
 
+def racers():
+    rows = (("spin", 4000, 4000), ("park", 300, 1500), ("rehearse-ahead", 500, -200))
+    return [
+        Racer(name, estimate(cpu * US, 10 * US), estimate(cost * US, 40 * US))
+        for name, cpu, cost in rows
+    ]
+
+
 PICTURES = {
     "frontier": lambda w: frontier(frontier_points(table(["spin", "park"]), 1), "title", w),
     "gaps": lambda w: gap_distribution(
@@ -99,6 +118,39 @@ PICTURES = {
             for p in ("spin", "park")
             for x in (0.5, 1, 2)
         ],
+        "title",
+        w,
+    ),
+    "quotas": lambda w: quota_effect(
+        [
+            QuotaPoint(p, x, estimate(2 * MS / (x or 2), 0.1 * MS), estimate(90 * MS))
+            for p in ("spin", "park")
+            for x in (0, 0.5, 2.0)
+        ],
+        "title",
+        w,
+    ),
+    "predictions": lambda w: predicted_and_measured(
+        [
+            Prediction("sync / spin (fitted)", estimate(1.9 * MS, 0.1 * MS), ranged([2 * MS])),
+            Prediction("async", None, ranged([1.7 * MS, 2.1 * MS])),
+        ],
+        "time per output token (ms)",
+        MS,
+        "title",
+        w,
+    ),
+    "race": lambda w: race_costs(racers(), 10.0, 300 * US, "title", w),
+    "stacks": lambda w: stacked(
+        [Stack("scheduler", {"waiting": 0.8, "work": 0.2}), Stack("worker0", {"work": 0.9})],
+        "cores",
+        "title",
+        ("a core", 1.0),
+        w,
+    ),
+    "slots": lambda w: fallback_by_slots(
+        [SlotPoint(n, estimate(0.3**n, 0.1 * 0.3**n), 0.3**n) for n in (1, 2, 4, 8, 20)],
+        1e-3,
         "title",
         w,
     ),
@@ -159,6 +211,11 @@ def test_axes_that_count_time_or_cores_say_the_unit(name):
         "agreement": ["(points of a core)"],
         "arena": ["(s)", "MiB"],
         "collapse": ["(ms)"],
+        "quotas": ["(ms)", "(cores)"],
+        "predictions": ["(ms)"],
+        "race": ["(µs of CPU)"],
+        "stacks": ["cores"],
+        "slots": ["(%)"],
     }
     words = " ".join(text for text, _ in texts_of(PICTURES[name](WIDE)))
     for unit in told[name]:
@@ -380,3 +437,85 @@ def test_a_plan_that_lasts_for_ever_is_drawn():
     assert figure.axes[1].get_xlim()[0] < 2 < figure.axes[1].get_xlim()[1]
     assert stages_met(only(SPIN), GAPS_NS) == [(SPIN, 0, FOREVER_NS, 1.0)]
     assert Stage(SPIN, FOREVER_NS, 0) in only(SPIN)
+
+
+# Race, stacks, predictions, slots, quotas.
+
+
+def test_who_is_faster_than_the_reference_is_given_time_back():
+    figure = race_costs(racers(), 10.0)
+    words = [text for text, _ in texts_of(figure)]
+    assert {"CPU of a step", "r × time added", "r × time saved"} <= set(words)
+    low, high = figure.axes[0].get_xlim()
+    assert low < -200 < 4000 < high
+
+
+def test_a_bound_is_drawn_where_there_is_one_and_only_there():
+    for bound_ns, drawn in ((None, False), (300.0 * US, True)):
+        words = [text for text, _ in texts_of(race_costs(racers(), 10.0, bound_ns))]
+        assert ("bound" in words) == drawn
+
+
+@settings(max_examples=20)
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=8))
+def test_the_parts_of_a_bar_follow_each_other(values):
+    figure = stacked([Stack("one", {f"p{i}": v for i, v in enumerate(values)})], "cores")
+    bars = figure.axes[0].patches
+    ends = [bar.get_x() + bar.get_width() for bar in bars]
+    assert [bar.get_x() for bar in bars] == pytest.approx([0.0, *ends[:-1]])
+    assert ends[-1] == pytest.approx(sum(values))
+
+
+def test_bars_that_could_not_be_read_are_refused():
+    with pytest.raises(ValueError, match="no bar"):
+        stacked([], "cores")
+    with pytest.raises(ValueError, match="at least 0"):
+        stacked([Stack("one", {"waiting": -0.1})], "cores")
+    with pytest.raises(ValueError, match="told apart"):
+        stacked([Stack("one", {str(i): 1.0 for i in range(9)})], "cores")
+
+
+def test_runs_become_their_mean_with_the_least_and_the_most():
+    assert ranged([1.0, 2.0, 6.0])[:3] == (3.0, 1.0, 6.0)
+    assert math.isnan(ranged([1.0]).half_width)
+    with pytest.raises(ValueError, match="no run"):
+        ranged([])
+
+
+def test_what_was_only_predicted_or_only_measured_is_drawn_too():
+    alone = [Prediction("a", ranged([1.0]), None), Prediction("b", None, None)]
+    words = [text for text, _ in texts_of(predicted_and_measured(alone, "cores", 1.0))]
+    assert "predicted" in words
+    assert not {"measured", "b"} & set(words)
+    with pytest.raises(ValueError, match="nothing to draw"):
+        predicted_and_measured(alone[1:], "cores", 1.0)
+
+
+def test_a_share_of_nothing_has_a_place_on_the_axis_and_says_so():
+    points = [SlotPoint(1, estimate(0.5, 0.1), 0.5), SlotPoint(9, estimate(0.0, 0.0), 1e-9)]
+    figure = fallback_by_slots(points, 1e-3)
+    assert figure.axes[0].get_ylim()[0] > 0
+    assert any("none" in text for text, _ in texts_of(figure))
+    with pytest.raises(ValueError, match="no point"):
+        fallback_by_slots([], 1e-3)
+
+
+def test_without_a_quota_comes_last():
+    figure = PICTURES["quotas"](WIDE)
+    for axes in figure.axes:
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["0.5", "2", "none"]
+    with pytest.raises(ValueError, match="no point"):
+        quota_effect([])
+
+
+# In a notebook.
+
+
+@every_picture
+def test_a_notebook_shows_a_picture_sharp_and_at_its_size(name):
+    figure = PICTURES[name](WIDE)
+    data, size = figure._repr_png_()
+    assert data.startswith(b"\x89PNG")
+    width = int.from_bytes(data[16:20], "big")  # of the first chunk, IHDR
+    assert size["width"] == int(WIDE * figure.dpi)
+    assert width == pytest.approx(2 * size["width"], abs=2)
