@@ -17,6 +17,7 @@ _WIDTHS: Final = 2.0 ** -np.arange(6.0)  # of the kernel, in shares of the rule 
 _PER_WIDTH: Final = 4  # grid points
 _MOST_POINTS: Final = 40_000
 _FLOOR_NS: Final = 1.0
+_LEAST_SD: Final = 1e-6
 
 
 class Law(NamedTuple):
@@ -84,7 +85,8 @@ def fit_law(log_ratio: Float64Array) -> Law:
     """Estimate the density of logarithmic ratios, shape ``(n,)``."""
     middle = float(np.median(log_ratio))
     sd = 1.48 * float(np.median(np.abs(log_ratio - middle)))
-    sd = sd or float(np.std(log_ratio)) or 1e-6
+    if sd < _LEAST_SD:  # more than half of the waits are equal, but for rounding
+        sd = max(float(np.std(log_ratio)), _LEAST_SD)
     thumb = 1.06 * sd * len(log_ratio) ** -0.2
     half = np.arange(len(log_ratio)) % 2 == 0
     likelihood = [
