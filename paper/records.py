@@ -27,7 +27,7 @@ class Source(NamedTuple):
     command
         What runs it, from the root of the project.
     takes
-        How long that takes on two cores, in words.
+        How long that takes on two cores, in words; as the record says, if it does.
     runs
         What runs: real processes, the model, or both.
     """
@@ -115,18 +115,17 @@ def _sources(root: Path) -> list[Source]:
     """Those that are listed, and every further experiment that has claims."""
     listed = tomllib.loads((HERE / "records.toml").read_text())["record"]
     found = {row["name"]: Source(**row) for row in listed}
-    for claims in root.glob("[0-9]*/results/claims.json"):
-        folder = claims.parents[1]
-        name = folder.name
-        if name not in found:
-            found[name] = Source(
-                name,
-                _title(EXPERIMENTS / name / "README.md"),
-                f"{name}/results/claims.json",
-                f"python experiments/run.py {name}",
-                _seconds(folder / "results" / "record.json"),
-                _worlds(folder / "results" / "record.json"),
-            )
+    for record in root.glob("[0-9]*/results/record.json"):
+        name = record.parents[1].name
+        known = found.get(name) or Source(
+            name,
+            _title(EXPERIMENTS / name / "README.md"),
+            f"{name}/results/claims.json",
+            f"python experiments/run.py {name}",
+            "",
+            _worlds(record),
+        )
+        found[name] = known._replace(takes=_seconds(record))
     return sorted(found.values(), key=lambda source: source.name)
 
 
