@@ -1,6 +1,6 @@
 """What all experiments have in common: cells, records, resuming, merging; `run.py` is its command.
 
-experiment <- find, kept, origin, record <- carry_out, merge
+ctrl_c, experiment <- find, kept, origin, profiles, record <- carry_out, merge
 """
 
 from runner.experiment import (

