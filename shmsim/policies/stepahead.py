@@ -40,7 +40,10 @@ _WEIGHED: Final = 4  # every so many waits it weighs its own law against other w
 _WEIGHT: Final = 1.0 / 32.0
 _OWN_NS: Final = 12_000.0  # what a plan and its successor take in CPython (docs/policies.md)
 _REST: Final = 15  # undecided waits in a row, where deciding costs more than it gains
-_HELD: Final = 8  # waits to park for once the core was taken away
+_HOLD: Final = 16.0  # waits to park for once the core was taken away
+_LONGER: Final = 4.0  # times as many, where it is taken away again soon
+_LONGEST_HOLD: Final = 512.0
+_FORGOTTEN: Final = 1.0 / 185.0  # of a hold with each wait that kept its core: half in 128
 
 
 class Known(NamedTuple):
@@ -63,8 +66,8 @@ class Known(NamedTuple):
     own, short, long
         Running costs, in penalties, of what it would do by its own law, and of spinning for one
         penalty, and for as long as the clamp allows; parking costs 1.
-    held
-        Waits to park for, since the core was taken away.
+    hold
+        For how many waits it parked when the core was taken away, forgotten wait by wait.
     """
 
     n: int
@@ -76,10 +79,10 @@ class Known(NamedTuple):
     own: float
     short: float
     long: float
-    held: int
+    hold: float
 
 
-UNKNOWN: Final = Known(0, first_line(0.0), _WIDE, 0, -1.0, -1.0, 0.5, 1.0, 1.0, 0)
+UNKNOWN: Final = Known(0, first_line(0.0), _WIDE, 0, -1.0, -1.0, 0.5, 1.0, 1.0, 0.0)
 
 
 class StepAhead(NamedTuple):
@@ -93,9 +96,10 @@ class StepAhead(NamedTuple):
     and 7; nobody was found to have built it.
 
     Guards: an arrival (``pending`` false) parks at once and teaches nothing. It spins for at most
-    ``B / clamp``. A taken core parks the next eight waits. A timer later than a fifth of the wait
-    is not used. Three strays in a row on one side are a change of level: the line is reopened, and
-    begun anew where waits have become eight times as long.
+    ``B / clamp``. A taken core parks the next sixteen waits, four times as many each time it is
+    taken again soon: who looks on a crowded box loses the core that its work needs. A timer
+    later than a fifth of the wait is not used. Three strays in a row on one side are a change of
+    level: the line is reopened, and begun anew where waits have become eight times as long.
     And as the stamp tells what each way would have cost, it parks, or spins for as long as it
     may or for one B, while its own law does worse than that. Deciding costs CPU too: where its law
     gains less than that over the cheapest of these it *rests*: it does that one undecided, and
@@ -115,17 +119,20 @@ class StepAhead(NamedTuple):
         State.
     learnt_rest
         Undecided waits before the next look, since deciding costs more than it gains.
+    learnt_held
+        Waits to park for, since the core was taken away.
     """
 
     rehearse: bool = False
     clamp: float = 0.25
     learnt: Known = UNKNOWN
     learnt_rest: int = 0
+    learnt_held: int = 0
 
     def plan(self, ctx: WaitContext) -> WaitPlan:
         """Plan round the instant at which this step is expected to end."""
         known = self.learnt
-        if not ctx.pending or known.held > 0:
+        if not ctx.pending or self.learnt_held > 0:
             return PARK_ONLY
         simple = undecided(known, self.clamp)
         if self.learnt_rest > 0:
@@ -148,12 +155,26 @@ class StepAhead(NamedTuple):
         known = self.learnt
         if not ctx.pending:
             return self
-        if self.learnt_rest > 1 and outcome.preempted == 0:
-            return StepAhead(self.rehearse, self.clamp, known, self.learnt_rest - 1)
-        held = _HELD if outcome.preempted > 0 else known.held - 1 if known.held > 0 else 0
-        known = learn(known, ctx, outcome, self.clamp, held, self.learnt_rest > 0)
+        rest, held = self.learnt_rest, self.learnt_held
+        hold = known.hold
+        if outcome.preempted > 0:
+            hold = _LONGER * hold
+            if hold < _HOLD:
+                hold = _HOLD
+            if hold > _LONGEST_HOLD:
+                hold = _LONGEST_HOLD
+            held = int(hold)
+        elif held > 1:
+            return StepAhead(self.rehearse, self.clamp, known, rest, held - 1)
+        elif held > 0:
+            held = 0
+        elif rest > 1:
+            return StepAhead(self.rehearse, self.clamp, known, rest - 1, 0)
+        else:
+            hold -= hold * _FORGOTTEN
+        known = learn(known, ctx, outcome, self.clamp, hold, rest > 0)
         rest = _REST if held == 0 and is_idle(known, ctx.costs, self.clamp) else 0
-        return StepAhead(self.rehearse, self.clamp, known, rest)
+        return StepAhead(self.rehearse, self.clamp, known, rest, held)
 
 
 class Undecided(NamedTuple):
@@ -238,7 +259,12 @@ def learn_wake(wake_ns: float, ctx: WaitContext, outcome: WaitOutcome) -> float:
 
 
 def learn(
-    known: Known, ctx: WaitContext, outcome: WaitOutcome, clamp: float, held: int, has_rested: bool
+    known: Known,
+    ctx: WaitContext,
+    outcome: WaitOutcome,
+    clamp: float,
+    hold: float,
+    has_rested: bool,
 ) -> Known:
     """What is known after one more wait."""
     wait_ns = float(outcome.published_after_ns)
@@ -251,7 +277,7 @@ def learn(
     if known.n == 0:
         line = first_line(clipped(wait_ns))
         return Known(
-            1, line, _WIDE, 0, late_ns, known.wake_ns, known.own, known.short, known.long, held
+            1, line, _WIDE, 0, late_ns, known.wake_ns, known.own, known.short, known.long, hold
         )
     x = features_of(ctx)
     mean_ns = expectation_ns(known, x)
@@ -301,7 +327,7 @@ def learn(
                 own,
                 short,
                 long,
-                held,
+                hold,
             )
         if off > most:
             off = most
@@ -315,7 +341,7 @@ def learn(
     if weight < _MEMORY:
         weight = _MEMORY
     spread = learn_spread(spread, off, is_stray, weight)
-    return Known(n, line, spread, run, late_ns, wake_ns, own, short, long, held)
+    return Known(n, line, spread, run, late_ns, wake_ns, own, short, long, hold)
 
 
 class Weighed(NamedTuple):

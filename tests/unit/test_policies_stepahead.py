@@ -97,7 +97,7 @@ def test_no_other_window_is_cheaper(spread, penalty):
 
     best = cost(*window)
     for factor in (0.5, 0.9, 1.1, 1.5):
-        if window.start != 0.0:
+        if window.start != 0.0 and window.start * factor < window.end:
             assert cost(window.start * factor, window.end) >= best - 1e-9
         assert cost(window.start, window.start + (window.end - window.start) * factor) >= (
             best - 1e-9
@@ -225,10 +225,29 @@ def test_the_first_wait_is_spun_for_a_penalty_and_an_arrival_parks_and_teaches_n
 
 def test_a_taken_core_parks_the_next_waits():
     policy = learnt().after(context(), outcome(2 * MS, preempted=1))
-    for _ in range(8):
+    for _ in range(16):
         assert policy.plan(context()) == only(PARK)
         policy = policy.after(context(), outcome(2 * MS))
     assert policy.plan(context()).first.kind == DOZE
+
+
+def test_a_core_taken_again_and_again_parks_ever_more_waits_and_is_forgotten_slowly():
+    def parked(policy):
+        n = 0
+        while policy.plan(context()) == only(PARK):
+            policy = policy.after(context(), outcome(2 * MS))
+            n += 1
+        return policy, n
+
+    policy, holds = learnt(), []
+    for _ in range(6):
+        policy, n = parked(policy.after(context(), outcome(2 * MS, preempted=1)))
+        holds.append(n)
+    assert holds == pytest.approx([16, 64, 256, 512, 512, 512], rel=0.05)
+    for _ in range(1500):
+        policy = policy.after(context(), outcome(2 * MS))
+    policy, n = parked(policy.after(context(), outcome(2 * MS, preempted=1)))
+    assert n == 16
 
 
 CHEAP = COSTS._replace(delay_price=1.0)
@@ -274,7 +293,7 @@ def test_a_taken_core_ends_its_rest():
     rng = np.random.default_rng(1)
     policy = after_waits(StepAhead(), *(60 * US * rng.exponential(size=400)).astype(int).tolist())
     policy = policy.after(context(), outcome(60 * US, preempted=1))
-    for _ in range(8):
+    for _ in range(16):
         assert policy.plan(context()) == only(PARK)
         policy = policy.after(context(), outcome(60 * US))
     assert policy.plan(context()).first.kind == SPIN
