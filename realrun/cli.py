@@ -11,6 +11,8 @@ from rich.table import Table
 
 from realrun.calibrate import N_REPLICATES, N_THOROUGH, RESTS, calibrate
 from realrun.cells import read_grid
+from realrun.contribute_cli import HELP as CONTRIBUTE_HELP
+from realrun.contribute_cli import contribute_command
 from realrun.demo import run_demo
 from realrun.gpu_check import LIMIT_S as GPU_CHECK_LIMIT_S
 from realrun.gpu_check import check, claims_of, measure_copies, write_found
@@ -388,6 +390,7 @@ def _say_what_oversubscription_means(config: RunConfig) -> None:
         )
 
 
+app.subcommand("contribute", CONTRIBUTE_HELP)(contribute_command)
 add_vllm_commands(app)
 
 if __name__ == "__main__":

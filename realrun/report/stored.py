@@ -67,13 +67,17 @@ class StoredValidation(NamedTuple):
         """Folders of the runs of one world: ``"model"`` or ``"machine"``."""
         return sorted(p for p in (self.folder / "records").glob(f"*-{world}") if p.is_dir())
 
+    def folders_of(self, policy: str) -> list[Path]:
+        """Folders of the runs of a policy on the machine, repeat by repeat."""
+        name = "".join(c if c.isalnum() or c in "-_." else "_" for c in policy)
+        ours = re.compile(rf"{re.escape(name)}-(\d+)-machine")
+        found = {int(m[1]): p for p in self.runs("machine") if (m := ours.fullmatch(p.name))}
+        return [found[repeat] for repeat in sorted(found)]
+
     def run_of(self, policy: str) -> StoredRun | None:
         """The first run of a policy on the machine; None if its records are not there."""
-        name = "".join(c if c.isalnum() or c in "-_." else "_" for c in policy)
-        for folder in self.runs("machine"):
-            if folder.name == f"{name}-0-machine":
-                return StoredRun(policy, read_records(folder))
-        return None
+        folders = self.folders_of(policy)
+        return StoredRun(policy, read_records(folders[0])) if folders else None
 
 
 class StoredGrid(NamedTuple):
