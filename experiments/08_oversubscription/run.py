@@ -34,20 +34,14 @@ _RUN_LIMIT_S: Final = 300.0
 
 def quick(plan: Plan) -> Plan:
     """The same in little: one repeat of short runs, few cells, the profile that comes along."""
-    shorter = {"run": "300ms", "stays": "300ms", "wakes": [40, 10, 3]}
+    shorter = {"run": "300ms", "stays": "300ms", "gaps": ["2ms"], "wakes": [40]}
     short = {
         part: plan[part] | {key: value for key, value in shorter.items() if key in plan[part]}
         for part in PARTS
     }
-    return (
-        plan
-        | short
-        | {
-            "repeats": 1,
-            "profile": "vm-2cpu",
-            "quota": plan["quota"] | {"run": "800ms", "percent": [0, 50], "scheduling": ["sync"]},
-        }
-    )
+    few = {"percent": [0, 50], "scheduling": ["sync"], "policies": ["yield", "park"]}
+    quota = plan["quota"] | {"run": "500ms"} | few
+    return plan | short | {"repeats": 1, "profile": "vm-2cpu", "quota": quota}
 
 
 def cells(plan: Plan) -> Iterator[Cell]:
