@@ -67,26 +67,28 @@ class Tape:
 
     def __init__(self, seed: int, replication: int = 0) -> None:
         """Remember the key."""
-        self._root = (seed, replication)
+        #: Seed and replication, which tell this tape from every other.
+        self.root = (seed, replication)
 
     def uniform(self, entity: str, purpose: str) -> Stream:
         """Numbers uniform on [0, 1)."""
-        return Stream(self._key(entity, purpose), None)
+        return Stream(self.key(entity, purpose), None)
 
     def transformed(self, entity: str, purpose: str, transform: Transform) -> Stream:
         """The same numbers, sent through the inverse of a distribution function."""
-        return Stream(self._key(entity, purpose), transform)
+        return Stream(self.key(entity, purpose), transform)
 
     def normal(self, entity: str, purpose: str) -> Stream:
         """Standard normal numbers."""
-        return Stream(self._key(entity, purpose), _normal)
+        return Stream(self.key(entity, purpose), _normal)
 
     def generator(self, entity: str, purpose: str) -> np.random.Generator:
         """A numpy generator, for drawing whole arrays once."""
-        return np.random.Generator(np.random.Philox(key=self._key(entity, purpose)))
+        return np.random.Generator(np.random.Philox(key=self.key(entity, purpose)))
 
-    def _key(self, entity: str, purpose: str) -> NDArray[np.uint64]:
-        words = [*self._root, crc32(entity.encode()), crc32(purpose.encode())]
+    def key(self, entity: str, purpose: str) -> NDArray[np.uint64]:
+        """Two words that tell a stream from every other, the key of its Philox generator."""
+        words = [*self.root, crc32(entity.encode()), crc32(purpose.encode())]
         return np.random.SeedSequence(words).generate_state(2, np.uint64).astype(np.uint64)
 
 

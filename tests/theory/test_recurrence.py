@@ -25,6 +25,7 @@ from shmsim.profile import MachineProfile
 from shmsim.sim.engine import choose, simulate_with
 from shmsim.sim.recurrence import (
     UndecidedError,
+    drawing,
     engine_run,
     luck,
     refuses,
@@ -34,6 +35,7 @@ from shmsim.sim.recurrence import (
 )
 from shmsim.sim.recurrence.figures import _weighted
 from shmsim.sim.run import simulate
+from shmsim.tape import Tape
 from shmsim.units import FOREVER_NS, MS, US
 from shmsim.wait import (
     ASLEEP,
@@ -396,6 +398,70 @@ def test_the_figures_are_those_of_the_records(short_windows, kind, n_engines):
             assert repr(ours) == repr(theirs)
 
 
+# What was drawn is drawn once.
+
+
+@pytest.fixture
+def nothing_kept():
+    luck._KEPT.clear()
+
+
+def test_the_numbers_of_a_window_are_those_of_the_tape():
+    tape, n_steps = Tape(5, 3), 64
+    costs = luck.Costs()
+    for rate in (1, 2, 3):
+        costs.add(None, "worker", f"at {rate}", rate)
+    passage = luck.Passage(luck.Luck(tape, n_steps, costs.all()))
+    for number in range(3):
+        for index, rate in enumerate((1, 2, 3)):
+            row = passage.window.costs[index]
+            assert row["at"] == 0
+            at = drawing.drawer().ctypes(passage.window.costs[index:].ctypes.data)
+            assert at == row["at"]
+            first, n = number * n_steps * rate, int(row["length"])
+            expected = tape.generator("worker", f"at {rate}").random(first + n)[first:]
+            start = (at + 8 * first - passage.window.numbers.ctypes.data) // 8
+            assert passage.window.numbers[start : start + n].tolist() == expected.tolist()
+        passage.move_on()
+
+
+def test_a_second_run_finds_drawn_what_it_needs(short_windows, nothing_kept):
+    config, profile = config_of(), PROFILES["vm-2cpu"]
+    first = run_many(config, POLICIES, profile, 1)
+    kept = list(luck._KEPT.values())
+    windows = [window for each in kept for window in each._windows]
+    assert len(windows) > 2 * len(kept)
+    for window in windows:
+        window.costs["key_0"] = -1  # whoever drew now would draw something else
+    assert repr(run_many(config, POLICIES, profile, 1)) == repr(first)
+    assert list(luck._KEPT.values()) == kept
+    luck._KEPT.clear()
+    assert repr(run_many(config, POLICIES, profile, 1)) == repr(first)
+
+
+def test_a_slider_meets_the_luck_of_simpy_wherever_it_is_moved(short_windows, nothing_kept):
+    profile = PROFILES["vm-2cpu"]
+    for config, policy in (
+        (config_of(), WakeAhead()),
+        (config_of(), WakeAhead(30 * US)),
+        (config_of(), Anything()),
+        (config_of(device=DeviceConfig(step_ns=300 * US, jitter=0.2)), WakeAhead()),
+        (replace(config_of(), delay_price=99.0), WakeAhead()),
+    ):
+        check(config, policy, profile)
+    assert len(luck._KEPT) == 3  # one of all that costs, and what each class takes to decide
+
+
+def test_what_exceeds_the_room_is_drawn_in_one_place(short_windows, nothing_kept, monkeypatch):
+    monkeypatch.setattr(luck, "_MOST_BYTES_EACH", 0)
+    monkeypatch.setattr(luck, "_MOST_BYTES", 0)
+    for replication in (0, 1):
+        check(config_of(), WakeAhead(), PROFILES["vm-2cpu"], replication)
+        check(config_of(), Anything(), PROFILES["carried"], replication)
+    assert len(luck._KEPT) == 1
+    assert [len(each._windows) for each in luck._KEPT.values()] == [1]
+
+
 @given(st.lists(st.tuples(st.integers(0, 1 << 44), st.integers(1, 4)), min_size=1, max_size=60))
 def test_quantiles_of_counted_values_are_those_of_the_values(pairs):
     values, counts = (np.array(column) for column in zip(*pairs, strict=True))
@@ -416,16 +482,16 @@ def test_one_nanosecond_of_one_cost_is_noticed():
         assert_same(simulate_recurrence(config, WakeAhead(), profile), expected)
 
 
-def test_another_number_of_one_stream_is_noticed(monkeypatch):
+def test_other_numbers_of_half_the_streams_are_noticed(monkeypatch):
     config, profile = config_of(), noisy_profile()
     expected = simulate(config, WakeAhead(), profile)
-    draw_window = luck.Windows.open
+    window = luck.Luck.window
 
-    def other_number(windows):
-        found = draw_window(windows)
-        found.numbers[len(found.numbers) // 2 :] *= 0.999
+    def other_numbers(*arguments):
+        found = window(*arguments)
+        found.costs["key_0"][len(found.costs) // 2 :] += 1
         return found
 
-    monkeypatch.setattr(luck.Windows, "open", other_number)
+    monkeypatch.setattr(luck.Luck, "window", other_numbers)
     with pytest.raises(AssertionError, match="differs"):
         assert_same(simulate_recurrence(config, WakeAhead(), profile), expected)

@@ -4,7 +4,7 @@ The same records as `shmsim.sim.run.simulate`, bit for bit, at hundreds of times
 """
 
 from shmsim.sim.recurrence.engine_run import UndecidedError
-from shmsim.sim.recurrence.run import run_many, simulate_recurrence
+from shmsim.sim.recurrence.run import run_many, run_tapes, simulate_recurrence
 from shmsim.sim.recurrence.scope import refuses
 
-__all__ = ["UndecidedError", "refuses", "run_many", "simulate_recurrence"]
+__all__ = ["UndecidedError", "refuses", "run_many", "run_tapes", "simulate_recurrence"]

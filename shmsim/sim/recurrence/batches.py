@@ -8,11 +8,11 @@ request admitted last can have a part of its prompt left.
 
 from typing import Any
 
-from shmsim.sim.recurrence.memory import inner
+from shmsim.sim.recurrence.memory import inner, within
 from shmsim.sim.recurrence.state import leaving_at, request_at
 
 
-@inner
+@within
 def has_work(eng: Any) -> Any:
     """`Batcher.has_work`."""
     return eng.n_admitted > eng.n_begun or eng.n_decoding > 0 or eng.partial >= 0

@@ -1,12 +1,14 @@
 """One policy on one tape: the state of the compiled loop, and what comes out of it."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from shmsim.sim.compiled import check_policy
 from shmsim.sim.contended import CARRYING
 from shmsim.sim.loop import _SECOND_CALL_BYTES
+from shmsim.sim.recurrence.drawing import drawer, settler
 from shmsim.sim.recurrence.loop import (
     AT_END_OF_WINDOW,
     BAD_PLAN,
@@ -16,7 +18,7 @@ from shmsim.sim.recurrence.loop import (
     loop_for,
 )
 from shmsim.sim.recurrence.luck import MARGIN
-from shmsim.sim.recurrence.packed import pack_rows, packing_of
+from shmsim.sim.recurrence.packed import classes_of, pack_rows, shape_of
 from shmsim.sim.recurrence.state import (
     ACTOR,
     BATCH,
@@ -30,6 +32,7 @@ from shmsim.sim.recurrence.state import (
     WAIT,
 )
 from shmsim.sim.recurrence.tapes import SharedTape
+from shmsim.sim.recurrence.unchanged import Unchanged
 from shmsim.wait import (
     DEVICE_DONE,
     SCHEDULER_RECV,
@@ -46,6 +49,46 @@ class UndecidedError(ValueError):
     """A run that only an engine with events can go on with."""
 
 
+class Compiled(NamedTuple):
+    """Policies, and the loop that is compiled for them.
+
+    Parameters
+    ----------
+    policy, device_policy
+        How scheduler and workers wait for messages, and workers for the device (None: as realrun
+        does).
+    loop
+        See `shmsim.sim.recurrence.loop.loop_for`.
+    """
+
+    policy: WaitPolicy
+    device_policy: WaitPolicy | None
+    loop: Callable[..., int]
+
+    @classmethod
+    def of(cls, policy: WaitPolicy, device_policy: WaitPolicy | None) -> "Compiled":
+        """Compile what is not compiled yet.
+
+        Raises
+        ------
+        TypeError
+            As `shmsim.sim.compiled.check_policy`.
+        """
+        both = [each for each in (policy, device_policy) if each is not None]
+        # By the classes of all fields: a value with an int for a float is checked, and refused.
+        shape = (shape_of(policy), shape_of(device_policy))
+        unchanged, loop = _KNOWN.get(shape, (None, None))
+        if unchanged is None or loop is None or not unchanged.holds():
+            for each in both:
+                check_policy(each, 0)  # its fields have the types that it is compiled for
+            loop = loop_for(policy, device_policy)
+            _KNOWN[shape] = Unchanged({kind for each in both for kind in classes_of(each)}), loop
+        return cls(policy, device_policy, loop)
+
+
+_KNOWN: Final[dict[Any, tuple[Unchanged, Callable[..., int]]]] = {}
+
+
 class EngineRun:
     """A run in progress.
 
@@ -53,9 +96,8 @@ class EngineRun:
     ----------
     shared
         The tape.
-    policy, device_policy
-        How scheduler and workers wait for messages, and workers for the device (None: as realrun
-        does).
+    compiled
+        The policies.
     keeps_rows
         Whether to note every wait.
 
@@ -68,17 +110,14 @@ class EngineRun:
     def __init__(
         self,
         shared: SharedTape,
-        policy: WaitPolicy,
-        device_policy: WaitPolicy | None,
+        compiled: Compiled,
         *,
         keeps_rows: bool,
     ) -> None:
         """Be at the start."""
         self.shared = shared
-        waits_for_device = policy if device_policy is None else device_policy
-        for each in (policy, waits_for_device):
-            check_policy(each, 0)  # its fields have the types that it is compiled for
-        self._loop = loop_for(policy, device_policy)
+        policy, device_policy, self._loop = compiled
+        self._deciding = shared.deciding[type(policy).__name__]
         config, profile = shared.config, shared.profile
         engine, payload = config.engine, config.payload
         self._costs = profile.wait_costs(config.delay_price)
@@ -132,15 +171,19 @@ class EngineRun:
         sites["kind"] = np.repeat(
             (SCHEDULER_RECV, WORKER_RECV, DEVICE_DONE), (n_replies, n_workers, n_workers)
         )
-        n_sites = len(shared.site_costs)
-        sites["costs"][:n_sites] = shared.site_costs
-        decisions = shared.decision_costs[type(policy).__name__] + shared.device_decision_costs
-        sites["decision"][:n_sites] = decisions
-        sites["begin_ns"][:n_sites] = shared.begin_sums_ns(decisions)
-        self._states = pack_rows(policy, packing_of(policy).dtype, 2 * len(sites))
-        self._device_states = pack_rows(
-            waits_for_device, packing_of(waits_for_device).dtype, 2 * len(sites)
-        )
+        for_messages = slice(n_replies + n_workers)
+        for_device = slice(n_replies + n_workers, len(shared.site_costs))
+        for some, deciding in (
+            (for_messages, self._deciding),
+            (for_device, shared.device_deciding),
+        ):
+            if deciding is not None:
+                costs = shared.site_costs[some]
+                sites["costs"][some] = costs
+                sites["decision"][some] = deciding.plans
+                sites["begin_ns"][some] = shared.begin_sums_ns(costs, deciding)
+        self._states = pack_rows(policy, 2 * len(sites))
+        self._device_states = pack_rows(device_policy or policy, 2 * len(sites))
         n_batches = N_LATE_BATCHES if is_async and device_policy is not None else N_BATCHES
         self._batches = np.zeros(n_batches, BATCH)
         self._batches["step"][-1] = -1  # what workers know at the start
@@ -157,7 +200,6 @@ class EngineRun:
         """Let the compiled loop know where the arrays are, all of which are held here."""
         shared = self.shared
         arrays = {
-            **shared.luck._asdict(),
             "factors": shared.factors,
             "law_ints": shared.law.ints,
             "law_floats": shared.law.floats,
@@ -176,10 +218,19 @@ class EngineRun:
         for name, array in arrays.items():
             assert array.flags.c_contiguous, "the loop knows no strides"
             self._engine[name] = array.ctypes.data
+        self._engine["draw"], self._engine["settle"] = drawer().address, settler().address
         self._engine["law_kind"] = shared.law.kind
         self._engine["factor_mask"] = len(shared.factors) - 1
         self._engine["batch_mask"] = len(self._batches) - 1
         self._engine["most_wait_rows"] = self._wait_rows.shape[1]
+
+    def _point_at_window(self) -> None:
+        shared = self.shared
+        passages = {"costs": shared.passage, "decisions": self._deciding.passage}
+        if shared.device_deciding is not None:
+            passages["device_decisions"] = shared.device_deciding.passage
+        for name, passage in passages.items():
+            self._engine[name] = passage.window.costs.ctypes.data
 
     def advance(self) -> None:
         """Run through the window of the tape, or to the end.
@@ -195,6 +246,7 @@ class EngineRun:
         if self.is_finished:
             return
         engine, shared = self._engine[0], self.shared
+        self._point_at_window()
         engine["n_step_rows"] = 0
         self._actors["n_rows"] = 0
         status = BATCH_UNSIZED
@@ -202,7 +254,7 @@ class EngineRun:
             sizes = shared.sizes
             engine["n_sized"] = sizes.shape[1]
             engine["request_sizes"], engine["reply_sizes"] = (row.ctypes.data for row in sizes)
-            status = self._loop(self._engine, shared.stop_step)
+            status = self._loop(self._engine.ctypes.data, shared.stop_step)
             if status == BATCH_UNSIZED:
                 shared.size_up(4 * sizes.shape[1])
         if status == BAD_PLAN:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from shmsim.sim.recurrence.engine_run import EngineRun
 
 _N_BINS: Final = 1 << 14
+_LEVELS: Final = 5  # so often are the bins refined at most: 5 * 14 bits
 _EXACT: Final = 1 << 53
 _NARROW_NS: Final = 1 << 32
 
@@ -83,10 +84,9 @@ class Figures:
 
 def _weighted(values: NDArray[Any], counts: NDArray[np.uint16]) -> Quantiles:
     """`shmsim.metrics.quantiles` of values that count several times."""
-    n = int(counts.sum(dtype=np.int64))
+    n, total, least, most = _sums(values, counts)
     if n == 0:
         return quantiles(np.empty(0))
-    total = int((values.astype(np.int64) * counts).sum())
     if total >= _EXACT:
         raise OverflowError(
             f"the inter-token latencies of this run add up to {total} ns, more than the {_EXACT} ns"
@@ -95,7 +95,7 @@ def _weighted(values: NDArray[Any], counts: NDArray[np.uint16]) -> Quantiles:
     positions = [(n - 1) * share for share in (0.5, 0.99)]
     lefts = [int(position) for position in positions]
     ranks = np.array([rank for left in lefts for rank in (left, min(left + 1, n - 1))])
-    found = _ranked(values, counts, ranks).tolist()
+    found = _ranked(values, counts, ranks, least, most).tolist()
     p50, p99 = (
         _between(float(found[2 * i]), float(found[2 * i + 1]), positions[i] - lefts[i])
         for i in range(2)
@@ -111,26 +111,51 @@ def _between(left: float, right: float, share: float) -> float:
 
 
 @entry
-def _ranked(values: Any, counts: Any, ranks: Any) -> Any:
-    """Order statistics of values that count several times, by histograms of ever finer bins."""
+def _sums(values: Any, counts: Any) -> Any:
+    """How many values there are, their sum, the least and the greatest."""
+    n = total = np.int64(0)
     least, most = np.int64(values[0]), np.int64(values[0])
-    for value in values:
-        least, most = min(least, np.int64(value)), max(most, np.int64(value))
+    for i in range(len(values)):
+        value = np.int64(values[i])
+        n += counts[i]
+        total += value * counts[i]
+        least, most = min(least, value), max(most, value)
+    return n, total, least, most
+
+
+@entry
+def _ranked(values: Any, counts: Any, ranks: Any, least: Any, most: Any) -> Any:
+    """Order statistics of values that count several times, by histograms of ever finer bins.
+
+    Ranks that lie together look into the same bins, which are counted once.
+    """
     found = np.empty(len(ranks), np.int64)
+    counted_from, counted_to = np.zeros((2, _LEVELS), np.int64)
+    n_in_bin = np.empty((_LEVELS, _N_BINS), np.int64)
     for j in range(len(ranks)):
         low, high, left = least, most, ranks[j]
+        level = 0
         while low < high:
             width = (high - low) // _N_BINS + 1
-            n_in_bin = np.zeros(_N_BINS, np.int64)
-            for i in range(len(values)):
-                value = np.int64(values[i])
-                if low <= value <= high:
-                    n_in_bin[(value - low) // width] += counts[i]
+            bins = n_in_bin[level]
+            if counted_from[level] != low or counted_to[level] != high:
+                counted_from[level], counted_to[level] = low, high
+                _count(values, counts, low, high, width, bins)
             number = 0
-            while left >= n_in_bin[number]:
-                left -= n_in_bin[number]
+            while left >= bins[number]:
+                left -= bins[number]
                 number += 1
             low += number * width
             high = min(low + width - 1, high)
+            level += 1
         found[j] = low
     return found
+
+
+@entry
+def _count(values: Any, counts: Any, low: Any, high: Any, width: Any, bins: Any) -> Any:
+    bins[:] = 0
+    for i in range(len(values)):
+        value = np.int64(values[i])
+        if low <= value <= high:
+            bins[(value - low) // width] += counts[i]

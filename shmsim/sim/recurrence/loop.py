@@ -12,10 +12,25 @@ from typing import Any, Final
 
 from shmsim.sim.compiled import compile_policy
 from shmsim.sim.recurrence.batches import admit, has_work
-from shmsim.sim.recurrence.luck import AFTER, ENTER, PLAN, UNIFORM, draw, number
-from shmsim.sim.recurrence.memory import copier, entry, inner, records_at
+from shmsim.sim.recurrence.luck import AFTER, ENTER, PLAN, UNIFORM, draw, draw_from, number
+from shmsim.sim.recurrence.memory import (
+    copier,
+    entry,
+    inner,
+    policy_within,
+    records_at,
+    within,
+)
 from shmsim.sim.recurrence.packed import packing_of, shape_of
-from shmsim.sim.recurrence.state import SITE, actor_at, batch_at, request_at, site_at
+from shmsim.sim.recurrence.state import (
+    SITE,
+    actor_at,
+    batch_at,
+    engine_at,
+    request_at,
+    site_at,
+)
+from shmsim.sim.recurrence.store import keep_on_disk
 from shmsim.sim.recurrence.waits import is_sound, meet
 from shmsim.sim.recurrence.work import (
     await_echo,
@@ -56,18 +71,20 @@ def loop_for(policy: WaitPolicy, device_policy: WaitPolicy | None) -> Callable[.
     if key not in _LOOPS:
         device = _echo_waiting()
         if device_policy is not None:
-            device = _device_waiting(*_waiting(device_policy, *key[1][:2]))
-        _LOOPS[key] = _loop(*_waiting(policy, *key[0][:2]), *device)
+            device = _device_waiting(*_waiting(device_policy, *key[1][:2], learns_late=True))
+        loop = _LOOPS[key] = _loop(*_waiting(policy, *key[0][:2], learns_late=False), *device)
+        keep_on_disk(loop)
     return _LOOPS[key]
 
 
-def _waiting(policy: WaitPolicy, plan: Any, after: Any) -> tuple[Any, Any]:
-    """Begin a wait by policy, and learn from its end."""
+def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) -> tuple[Any, Any]:
+    """Begin a wait by policy, and learn from its end, perhaps many steps later."""
     dtype, unpack, pack = packing_of(policy)
     state_at = records_at(dtype)
+    plan, after = policy_within(plan), policy_within(after)
 
     @inner
-    def begin(eng: Any, states: Any, actor: Any, site: Any, batch: Any) -> Any:
+    def begin(eng: Any, states: Any, decisions: Any, actor: Any, site: Any, batch: Any) -> Any:
         """`Actor.await_source` up to the wait itself; False if the plan cannot be carried out.
 
         The batch is the last that this side knows.
@@ -86,22 +103,25 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any) -> tuple[Any, Any]:
         site.n_prefill = batch.n_prefill
         site.n_kv = batch.n_kv
         site.since_ns = actor.t_ns + actor.owed_ns - site.last_seen_ns
-        site.uniform = number(eng, site.costs + UNIFORM, index)
-        chosen = plan(unpack(state_at(states, site.policy + call)), _context(site, eng))
+        uniform = number(eng, site.costs + UNIFORM, index)
+        if learns_late:  # when the number is no longer at hand
+            site.uniform = uniform
+        policy = unpack(state_at(states, site.policy + call))
+        chosen = plan(policy, _context(site, eng, uniform))
         _note(site, 0, chosen.first)
         _note(site, 1, chosen.second)
         _note(site, 2, chosen.third)
         _note(site, 3, chosen.fourth)
         work_ns = site.begin_ns
         if work_ns < 0:
-            work_ns = draw(eng, site.decision + PLAN, index, 0)
+            work_ns = draw_from(eng, decisions, site.decision + PLAN, index, 0)
             work_ns += draw(eng, site.costs + ENTER, index, 0)
         spend(actor, work_ns)
         site.started_ns = actor.t_ns
         return is_sound(site)
 
     @inner
-    def learn(eng: Any, states: Any, actor: Any, site: Any) -> Any:
+    def learn(eng: Any, states: Any, decisions: Any, actor: Any, site: Any) -> Any:
         """`Actor.learn` at one site."""
         if not site.is_finished:
             return
@@ -115,16 +135,18 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any) -> tuple[Any, Any]:
             site.belled != 0,
             0,
         )
+        # Most policies ask for no number: then it is not even looked up.
+        uniform = site.uniform if learns_late else number(eng, site.costs + UNIFORM, site.index)
         state = state_at(states, site.policy + site.call)
-        pack(state, after(unpack(state), _context(site, eng), outcome))
-        actor.owed_ns += draw(eng, site.decision + AFTER, site.n_learnt, 0)
+        pack(state, after(unpack(state), _context(site, eng, uniform), outcome))
+        actor.owed_ns += draw_from(eng, decisions, site.decision + AFTER, site.n_learnt, 0)
         site.n_learnt += 1
 
     return begin, learn
 
 
-@inner
-def _context(site: Any, eng: Any) -> Any:
+@within
+def _context(site: Any, eng: Any, uniform: Any) -> Any:
     return WaitContext(
         site.kind,
         site.call,
@@ -133,7 +155,7 @@ def _context(site: Any, eng: Any) -> Any:
         site.n_decode,
         site.n_prefill,
         site.n_kv,
-        site.uniform,
+        uniform,
         WaitCosts(
             eng.wake_latency_ns,
             eng.block_cpu_ns,
@@ -144,20 +166,20 @@ def _context(site: Any, eng: Any) -> Any:
     )
 
 
-@inner
+@within
 def _note(site: Any, index: Any, stage: Any) -> Any:
     site.kinds[index] = stage.kind
     site.untils_ns[index] = stage.until_ns
     site.periods_ns[index] = stage.period_ns
 
 
-@inner
+@within
 def batch_of(eng: Any, step: Any) -> Any:
     """What is remembered of the batch of a step."""
     return batch_at(eng.batches, step & eng.batch_mask)
 
 
-@inner
+@within
 def past_of(eng: Any, rank: Any, step: Any) -> Any:
     """A worker's wait for the device in a step, over but perhaps not learnt from."""
     return site_at(eng.past, rank * (eng.batch_mask + 1) + (step & eng.batch_mask))
@@ -175,7 +197,8 @@ def _device_waiting(begin_device: Any, learn_device: Any) -> tuple[Any, Any, Any
         if eng.is_async:
             actor = actor_at(eng.actors, 1 + eng.n_workers + rank)
         eng.culprit = number
-        if not begin_device(eng, eng.device_states, actor, site, batch):
+        states, decisions = eng.device_states, eng.device_decisions
+        if not begin_device(eng, states, decisions, actor, site, batch):
             return False
         meet(eng, site, batch.done_ns)
         end_wait(eng, actor, site, actor_at(eng.actors, 1 + rank))
@@ -215,7 +238,7 @@ def _device_waiting(begin_device: Any, learn_device: Any) -> tuple[Any, Any, Any
             site_at(eng.sites, eng.n_replies + eng.n_workers + rank),
         )
         if not eng.is_async:
-            learn_device(eng, eng.device_states, worker, site)
+            learn_device(eng, eng.device_states, eng.device_decisions, worker, site)
             return True
         if not catch_up(eng, rank, worker.t_ns):
             return False
@@ -224,7 +247,7 @@ def _device_waiting(begin_device: Any, learn_device: Any) -> tuple[Any, Any, Any
             if past.seen_ns >= worker.t_ns:
                 break
             past.n_learnt = site.n_learnt
-            learn_device(eng, eng.device_states, worker, past)
+            learn_device(eng, eng.device_states, eng.device_decisions, worker, past)
             site.n_learnt = past.n_learnt
         return True
 
@@ -281,7 +304,8 @@ def _loop(
     @inner
     def scheduler_learns(eng: Any) -> Any:
         for i in range(eng.n_replies):
-            learn(eng, eng.states, actor_at(eng.actors, 0), site_at(eng.sites, i))
+            site = site_at(eng.sites, i)
+            learn(eng, eng.states, eng.decisions, actor_at(eng.actors, 0), site)
 
     @inner
     def await_reply(eng: Any, batch: Any, rank: Any) -> Any:
@@ -289,25 +313,26 @@ def _loop(
         if rank:
             read_reply(eng, batch, rank - 1, 0)
         eng.culprit = rank
-        return begin(eng, eng.states, actor_at(eng.actors, 0), site_at(eng.sites, rank), batch)
+        sched, site = actor_at(eng.actors, 0), site_at(eng.sites, rank)
+        return begin(eng, eng.states, eng.decisions, sched, site, batch)
 
     @inner
     def await_calls(eng: Any, batch: Any) -> Any:
         """Let every worker learn and wait for its next call; False: some plan is bad."""
         for rank in range(eng.n_workers):
             worker, site = actor_at(eng.actors, 1 + rank), site_at(eng.sites, eng.n_replies + rank)
-            learn(eng, eng.states, worker, site)
+            learn(eng, eng.states, eng.decisions, worker, site)
             if not learn_from_device(eng, rank):
                 return False
-            if not begin(eng, eng.states, worker, site, batch):
+            if not begin(eng, eng.states, eng.decisions, worker, site, batch):
                 eng.culprit = eng.n_replies + rank
                 return False
         return True
 
     @entry
-    def run(engines: Any, stop_step: Any) -> Any:
+    def run(address: Any, stop_step: Any) -> Any:
         """Go on until the last request is done, or up to a step; says which."""
-        eng = engines[0]
+        eng = engine_at(address, 0)
         sched = actor_at(eng.actors, 0)
         n_replies, n_workers = eng.n_replies, eng.n_workers
         two_calls, is_async = eng.two_calls != 0, eng.is_async != 0

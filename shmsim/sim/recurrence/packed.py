@@ -5,11 +5,12 @@ two small functions, written for the class, turn one into the other.
 """
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from shmsim.sim.recurrence.memory import inner
+from shmsim.sim.recurrence.memory import within
 from shmsim.wait import WaitPolicy
 
 _DTYPES = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64)}
@@ -35,10 +36,8 @@ class Packing(NamedTuple):
 
 def packing_of(policy: WaitPolicy) -> Packing:
     """How policies of the class of this one are packed."""
-    fields = [(f"f{i}", _DTYPES[type(value)]) for i, value in enumerate(_numbers(policy))]
     classes: dict[str, Any] = {}
-    names = iter([name for name, _ in fields])
-    made = _maker(policy, names, classes)
+    made = _maker(policy, (f"f{i}" for i in count()), classes)
     parts = [f"policy{path}" for path in _paths(policy)]
     lines = [
         "def unpack(record):",
@@ -48,9 +47,14 @@ def packing_of(policy: WaitPolicy) -> Packing:
         "    return",
     ]
     exec("\n".join(lines), classes)
+    return Packing(dtype_of(policy), within(classes["unpack"]), within(classes["pack"]))
+
+
+def dtype_of(policy: WaitPolicy) -> np.dtype[Any]:
+    """Type of the record of policies of the class of this one."""
+    fields = [(f"f{i}", _DTYPES[type(value)]) for i, value in enumerate(_numbers(policy))]
     # A policy without a number still needs a record to stand in a row.
-    dtype = np.dtype(fields or [("nothing", np.dtype(np.int64))], align=True)
-    return Packing(dtype, inner(classes["unpack"]), inner(classes["pack"]))
+    return np.dtype(fields or [("nothing", np.dtype(np.int64))], align=True)
 
 
 def shape_of(value: Any) -> Any:
@@ -58,9 +62,17 @@ def shape_of(value: Any) -> Any:
     return (type(value), *map(shape_of, value)) if isinstance(value, tuple) else type(value)
 
 
-def pack_rows(policy: WaitPolicy, dtype: np.dtype[Any], n_rows: int) -> Any:
+def classes_of(value: Any) -> Iterator[type]:
+    """Class of a policy, and of the policies within it."""
+    if isinstance(value, tuple):
+        yield type(value)
+        for part in value:
+            yield from classes_of(part)
+
+
+def pack_rows(policy: WaitPolicy, n_rows: int) -> Any:
     """Records of the same policy, shape ``(n_rows,)``."""
-    rows = np.zeros(n_rows, dtype)
+    rows = np.zeros(n_rows, dtype_of(policy))
     for i, value in enumerate(_numbers(policy)):
         rows[f"f{i}"] = value
     return rows

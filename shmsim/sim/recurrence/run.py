@@ -1,15 +1,14 @@
 """Runs of the recurrence: one with all its records, or many policies for their figures."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from shmsim.config import RunConfig, parse_policy
 from shmsim.metrics import Summary
 from shmsim.profile import MachineProfile
 from shmsim.records import ProcessRow, RequestRow, RunRecords, StepRow, WaitRow
-from shmsim.sim.recurrence.engine_run import EngineRun
+from shmsim.sim.recurrence.engine_run import Compiled, EngineRun
 from shmsim.sim.recurrence.figures import Figures
 from shmsim.sim.recurrence.scope import refuses
 from shmsim.sim.recurrence.tapes import SharedTape
@@ -36,10 +35,11 @@ def simulate_recurrence(
         If the policy does not compile, see `shmsim.sim.compiled.compile_policy`.
     """
     _check(config, profile)
+    compiled = Compiled.of(policy, _device_policy(config))
     found: list[RunRecords] = []
     ends_ns = []
     for shared in _tapes(config, [policy], profile, replication):
-        run = EngineRun(shared, policy, _device_policy(config), keeps_rows=True)
+        run = EngineRun(shared, compiled, keeps_rows=True)
         found.append(_records(run, policy))
         ends_ns.append(run.end_ns)
     wall_ns = max(*ends_ns, 1)
@@ -77,21 +77,39 @@ def run_many(
     ValueError, TypeError
         As of `simulate_recurrence`.
     """
+    (found,) = run_tapes(config, policies, profile, (replication,), threads)
+    return found
+
+
+def run_tapes(
+    config: RunConfig,
+    policies: Sequence[WaitPolicy],
+    profile: MachineProfile,
+    replications: Iterable[int],
+    threads: int | None = None,
+) -> Iterator[list[Summary]]:
+    """`run_many` on one tape after the other.
+
+    Parameters and errors are those of `run_many`; what a tape gives is handed out when it is done.
+    """
     _check(config, profile)
     device_policy = _device_policy(config)
-    n_threads = threads or len(os.sched_getaffinity(0))
-    figures = [Figures() for _ in policies]
+    compiled = [Compiled.of(policy, device_policy) for policy in policies]
+    n_threads = min(threads or len(os.sched_getaffinity(0)), len(policies) or 1)
     with ThreadPoolExecutor(n_threads) as pool:
-        for shared in _tapes(config, policies, profile, replication):
-            runs = [EngineRun(shared, p, device_policy, keeps_rows=False) for p in policies]
-            pairs = list(zip(runs, figures, strict=True))
-            while pairs:
-                # The window is drawn once, and no run goes on to the next one before the others.
-                list(pool.map(_advance, pairs))
-                pairs = [pair for pair in pairs if not pair[0].is_finished]
-                if pairs:
-                    shared.move_on()
-    return [figure.summary() for figure in figures]
+        carry_out = pool.map if n_threads > 1 else map
+        for replication in replications:
+            figures = [Figures() for _ in policies]
+            for shared in _tapes(config, policies, profile, replication):
+                runs = [EngineRun(shared, each, keeps_rows=False) for each in compiled]
+                pairs = list(zip(runs, figures, strict=True))
+                while pairs:
+                    # No run goes on to the next window before the others.
+                    list(carry_out(_advance, pairs))
+                    pairs = [pair for pair in pairs if not pair[0].is_finished]
+                    if pairs:
+                        shared.move_on()
+            yield [figure.summary() for figure in figures]
 
 
 def _advance(pair: tuple[EngineRun, Figures]) -> None:
@@ -114,7 +132,7 @@ def _check(config: RunConfig, profile: MachineProfile) -> None:
 
 def _tapes(
     config: RunConfig, policies: Sequence[WaitPolicy], profile: MachineProfile, replication: int
-) -> Any:
+) -> Iterator[SharedTape]:
     device_policy = _device_policy(config)
     n_engines = config.cores.engines
     for number in range(n_engines):

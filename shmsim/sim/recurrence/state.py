@@ -28,7 +28,8 @@ ACTOR: Final = _record(
     "take_ns",
 )  # fmt: skip
 
-#: A site, its wait in progress, and how its last wait ended; see `shmsim.sim.actor.Site`.
+#: A site, its wait in progress, and how its last wait ended; see `shmsim.sim.actor.Site`. ``costs``
+#: is the number of its first cost, ``decision`` that of its first among the costs of deciding.
 SITE: Final = np.dtype(
     [
         *((name, _INT) for name in (
@@ -53,7 +54,8 @@ ENGINE: Final = _record(
     "n_requests", "is_closed", "leaving_mask", "batch_mask", "factor_mask", "second_bytes",
     "has_courier", "has_further", "has_device_policy", "guard_ns", "output_bytes",
     "largest_output_bytes", "n_sized", "keeps_rows", "most_wait_rows", "law_kind",
-    "costs", "xs", "quantiles", "numbers", "factors", "law_ints", "law_floats", "states",
+    "costs", "decisions", "device_decisions", "draw", "settle", "factors", "law_ints",
+    "law_floats", "states",
     "device_states", "actors", "sites", "past", "requests", "leaving", "batches", "request_sizes",
     "reply_sizes", "tokens", "step_rows", "wait_rows",
     "wake_latency_ns", "block_cpu_ns", "timer_overshoot_ns", "rehearsal_ns",
@@ -99,6 +101,7 @@ WAIT: Final = _record(
 N_BATCHES: Final = 4
 N_LATE_BATCHES: Final = 256
 
+engine_at = records_at(ENGINE)
 actor_at = records_at(ACTOR)
 site_at = records_at(SITE)
 request_at = records_at(REQUEST)

@@ -1,7 +1,7 @@
 """One tape of one engine: requests, costs, random numbers and sizes that all policies share."""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -21,12 +21,12 @@ from shmsim.sim.recurrence.luck import (
     EXIT,
     LAUNCH,
     MARGIN,
-    PLAN,
     PUBLISH,
     READ,
     SCHEDULE,
-    Luck,
-    Windows,
+    Costs,
+    Passage,
+    luck_of,
 )
 from shmsim.sim.recurrence.state import REQUEST
 from shmsim.tape import Tape
@@ -46,7 +46,7 @@ _RESTS: Final = ("spin", "park", "doze", "rehearsal")
 
 
 class SharedTape:
-    """What every policy on one tape meets.
+    """What every policy on one tape meets, window by window.
 
     Parameters
     ----------
@@ -65,8 +65,8 @@ class SharedTape:
     ----------
     requests
         As at the start, shape ``(n_requests,)``.
-    luck, law, factors
-        For the compiled loop; the last hold the luck of steps on the device, by step modulo their
+    law, factors
+        For the compiled loop; the latter hold the luck of steps on the device, by step modulo their
         number.
     sizes
         Bytes of the first call and of the reply by sequences in the batch, shape ``(2, n)``.
@@ -102,20 +102,26 @@ class SharedTape:
         self.law = device.pack(step_time)
         self._step_time = step_time
         self.window_steps = self._fitting_steps()
-        self._windows = windows = Windows(tape, self.window_steps)
-        self._add_costs(windows, policy_names, device_policy_name)
+        self._tape = tape
+        self._costs = Costs()
+        self._add_costs(self._costs)
+        self.passage = self._passage(self._costs)
+        #: Of each class of policies, and of those who wait for the device.
+        self.deciding = {policy: self._deciding(policy, self._sites) for policy in policy_names}
+        self.device_deciding: Deciding | None = None
+        if device_policy_name:
+            self.device_deciding = self._deciding(device_policy_name, self._device_sites)
         self._noise = tape.generator("device", "step") if device.varies(step_time) else None
         self._n_windows = 0
         self.factors = np.ones(1)
         if self._noise is not None:
             self.factors = self._draw_factors(2 * self.window_steps)
-        self.luck: Luck = windows.open()
         scheduler, *workers = self.actor_costs
         of_scheduler = ((SCHEDULE, ENCODE_REQUEST, PUBLISH), (EXIT, READ, DECODE_REPLY, COMPLETE))
         of_worker = ((ENCODE_REPLY, PUBLISH), (EXIT, READ, DECODE_REQUEST, LAUNCH))
         #: What each thread does before a publication and after a wait, see `ACTOR`.
         self.actor_sums_ns = [
-            [windows.constant_sum_ns(first + cost for cost in costs) for costs in sums]
+            [self._costs.sum_ns(first + cost for cost in costs) for costs in sums]
             for first, sums in [(scheduler, of_scheduler), *((w, of_worker) for w in workers)]
         ]
         self.sizes: Any = None
@@ -127,20 +133,24 @@ class SharedTape:
         return (1 + self._n_windows) * self.window_steps + MARGIN
 
     def move_on(self) -> None:
-        """Draw the next window."""
+        """Go on to the next window."""
         self._n_windows += 1
-        self._windows.move_on()
+        self.passage.move_on()
+        for deciding in self.deciding.values():
+            deciding.passage.move_on()
+        if self.device_deciding is not None:
+            self.device_deciding.passage.move_on()
         if self._noise is not None:
             # A ring of two windows: the newer half takes the place of the older one.
             at = (1 + self._n_windows) % 2 * self.window_steps
             self.factors[at : at + self.window_steps] = self._draw_factors(self.window_steps)
 
-    def begin_sums_ns(self, decisions: list[int]) -> list[int]:
-        """What it takes to begin a wait at each site, given where its costs of deciding begin."""
-        pairs = zip(self.site_costs, decisions, strict=True)
+    def begin_sums_ns(self, site_costs: list[int], deciding: "Deciding") -> list[int]:
+        """What it takes to begin a wait at each site, where it is always the same; else -1."""
+        enter_ns = [self._costs.constant_ns(site + ENTER) for site in site_costs]
         return [
-            self._windows.constant_sum_ns((site + ENTER, decision + PLAN))
-            for site, decision in pairs
+            -1 if enter is None or plan is None else enter + plan
+            for enter, plan in zip(enter_ns, deciding.plan_ns, strict=True)
         ]
 
     def size_up(self, n: int) -> None:
@@ -165,9 +175,10 @@ class SharedTape:
 
     # Costs, in the order of `shmsim.sim.recurrence.luck`.
 
-    def _add_costs(
-        self, windows: Windows, policy_names: Iterable[str], device_policy_name: str
-    ) -> None:
+    def _passage(self, costs: Costs) -> Passage:
+        return Passage(luck_of(self._tape, self.window_steps, costs.all()))
+
+    def _add_costs(self, known: Costs) -> None:
         engine, handoff, costs = self.config.engine, self.config.handoff, self.profile.costs
         n_calls, is_async = engine.calls_per_step, engine.scheduling == "async"
         n_rounds = 1 if is_async else n_calls
@@ -176,9 +187,9 @@ class SharedTape:
 
         def add(entity: str, names: Iterable[str], rate: int, fixed: int = 0) -> list[int]:
             return [
-                windows.add(costs[name], entity, name, rate, fixed)
+                known.add(costs[name], entity, name, rate, fixed)
                 if name in costs and (rate or fixed)
-                else windows.constant()
+                else known.constant()
                 for name in names
             ]
 
@@ -191,8 +202,8 @@ class SharedTape:
         # An arrival ends each idle period, so there are no more of them than requests.
         n_idles = 0 if self.is_closed else len(self.requests)
         add(f"{scheduler} idle", ("timer_overshoot", "doze_cpu", "slow_after_park"), 0, n_idles)
-        for rank in range(engine.workers):
-            worker = f"{self.name}worker{rank}"
+        workers = [f"{self.name}worker{rank}" for rank in range(engine.workers)]
+        for rank, worker in enumerate(workers):
             rate = 0 if rank >= n_replies else n_rounds
             self.actor_costs.append(add(worker, _THREAD_COSTS, rate)[0])
             add(worker, ("wait_exit", "ring_read", "decode_request"), n_calls)
@@ -202,35 +213,49 @@ class SharedTape:
             add(f"{worker} end", ("worker_slow_after_doze",), 1)
             add(worker, ("d2h",), 1 if self.config.payload.output_bytes else 0)
 
+        # Sites, and how many waits each has in a step.
+        self._sites = [(f"{scheduler}{i or ''}", n_rounds) for i in range(n_replies)]
+        self._sites += [(worker, n_calls) for worker in workers]
+        self._device_sites = [(f"{worker} device", 1) for worker in workers]
+        kinds = [("", "")] * n_replies + [("worker_", "")] * engine.workers
+        sites = list(zip(self._sites, kinds, strict=True))
+        if engine.device_wait:
+            sites += [(site, ("worker_", AT_DEVICE)) for site in self._device_sites]
         self.site_costs: list[int] = []
-        # Where the costs of deciding begin at each site, by class of policies.
-        self.decision_costs: dict[str, list[int]] = {name: [] for name in policy_names}
-        self.device_decision_costs: list[int] = []
-
-        def add_site(entity: str, rate: int, worker: str, prefix: str = "") -> None:
+        for (entity, rate), (worker, prefix) in sites:
             rest = (f"{worker}rehearsal", CARRYING, *(f"{worker}slow_after_{x}" for x in _RESTS))
             ids = []
             for name in (*_SITE_COSTS, *rest):
                 curve = costs.get(prefix + name) or costs.get(name)
-                ids.append(windows.add(curve, entity, name, rate) if curve else windows.constant())
-            windows.add(None, entity, "policy", rate)
+                ids.append(known.add(curve, entity, name, rate) if curve else known.constant())
+            known.add(None, entity, "policy", rate)
             self.site_costs.append(ids[0])
 
-        def add_decisions(entity: str, rate: int, policy_name: str) -> int:
-            of_policy = self.profile.costs_of_policy(policy_name)
-            curves = [Curve("", (0.0,), (of_policy[what],)) for what in ("plan", "after")]
-            plan = windows.add(curves[0], entity, "plan", rate)
-            windows.add(curves[1], entity, "after", rate)
-            return plan
+    def _deciding(self, policy_name: str, sites: list[tuple[str, int]]) -> "Deciding":
+        of_policy = self.profile.costs_of_policy(policy_name)
+        curves = [Curve("", (0.0,), (of_policy[what],)) for what in ("plan", "after")]
+        costs = Costs()
+        plans = []
+        for entity, rate in sites:
+            plans.append(costs.add(curves[0], entity, "plan", rate))
+            costs.add(curves[1], entity, "after", rate)
+        plan_ns = [costs.constant_ns(plan) for plan in plans]
+        return Deciding(plans, plan_ns, self._passage(costs))
 
-        sites = [(f"{scheduler}{i or ''}", n_rounds, "") for i in range(n_replies)]
-        workers = [f"{self.name}worker{rank}" for rank in range(engine.workers)]
-        sites += [(worker, n_calls, "worker_") for worker in workers]
-        for entity, rate, worker in sites:
-            add_site(entity, rate, worker)
-            for policy_name, found in self.decision_costs.items():
-                found.append(add_decisions(entity, rate, policy_name))
-        if device_policy_name:
-            for entity in (f"{worker} device" for worker in workers):
-                add_site(entity, 1, "worker_", AT_DEVICE)
-                self.device_decision_costs.append(add_decisions(entity, 1, device_policy_name))
+
+class Deciding(NamedTuple):
+    """What a class of policies takes to decide.
+
+    Parameters
+    ----------
+    plans
+        Number of the cost of a plan at each site; that of learning follows it.
+    plan_ns
+        The former, where it is constant.
+    passage
+        Its luck.
+    """
+
+    plans: list[int]
+    plan_ns: list[int | None]
+    passage: Passage

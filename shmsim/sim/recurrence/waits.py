@@ -14,7 +14,7 @@ from shmsim.sim.recurrence.luck import (
     YIELD_DETECTION,
     draw,
 )
-from shmsim.sim.recurrence.memory import inner
+from shmsim.sim.recurrence.memory import inner, within
 from shmsim.units import FOREVER_NS
 from shmsim.wait import DOZE, KIND_NAMES, NAP, PARK, POLL, REHEARSE, SPIN, YIELD
 
@@ -27,7 +27,7 @@ REHEARSED: Final = 3
 _N_KINDS: Final = len(KIND_NAMES)
 
 
-@inner
+@within
 def is_sound(site: Any) -> Any:
     """Whether `shmsim.wait.check_plan` lets the plan of a site pass."""
     reached_ns = 0

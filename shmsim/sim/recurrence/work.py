@@ -29,12 +29,12 @@ from shmsim.sim.recurrence.luck import (
     UNARMED,
     draw,
 )
-from shmsim.sim.recurrence.memory import float_at, inner, int_at
+from shmsim.sim.recurrence.memory import float_at, inner, int_at, within
 from shmsim.sim.recurrence.state import actor_at, site_at, step_row_at, tokens_at, wait_row_at
 from shmsim.sim.recurrence.waits import carried_ns, meet
 
 
-@inner
+@within
 def spend(actor: Any, duration_ns: Any) -> Any:
     """`Actor.busy`."""
     duration_ns += actor.owed_ns
@@ -114,7 +114,7 @@ def publish_reply(eng: Any, batch: Any, rank: Any) -> Any:
     _carry(eng, site, sched, actor)
 
 
-@inner
+@within
 def end_wait(eng: Any, actor: Any, site: Any, process: Any) -> Any:
     """Be at the end of the wait at a site; its row is one of a process, by its main thread."""
     actor.t_ns = site.seen_ns
@@ -283,7 +283,7 @@ def _launch(eng: Any, batch: Any, drawn_ns: Any) -> Any:
     eng.last_launcher = last
 
 
-@inner
+@within
 def take_over(lane: Any, batch: Any, rank: Any) -> Any:
     """Let a reply thread come to the step that the main thread handed to it."""
     spend(lane, 0)
