@@ -1,13 +1,16 @@
 """What a result depends on, as one hash: the same key, the same figures.
 
 Config, policy, profile, seed, replication, and the source of the model itself: whoever changes a
-line of it gets new results, not old ones under a new name.
+line of it gets new results, not old ones under a new name. What belongs to the model its imports
+say, so that a change of the tuner or of a table costs nobody a result.
 """
 
+import ast
 import hashlib
 import inspect
 import json
 import platform
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -19,13 +22,13 @@ from shmsim.config import RunConfig
 from shmsim.profile import MachineProfile
 from shmsim.wait import WaitPolicy
 
-#: What the model does not import, so that no figure of a run goes through it.
-NO_PART: Final = (
-    "arena_sizing", "bounds", "claims.py", "cli.py", "console.py", "export", "fitting.py",
-    "plots", "stats", "sweep", "timeline.py", "tracks.py",
-)  # fmt: skip
+#: What runs a config, and what makes figures of it; all that they import is the model.
+_ROOTS: Final = ("shmsim.sim.engine", "shmsim.figures")
+#: Makes intervals from the figures of runs, not figures.
+_NO_PART: Final = "shmsim.stats"
 _LIBRARIES: Final = ("numpy", "scipy", "simpy", "numba")
 _FILES: Final = (("workload", "trace"), ("device", "file"))
+_SOURCE: Final = Path(shmsim.__file__).parent
 
 
 def point_key(
@@ -100,14 +103,46 @@ def profile_hash(profile: MachineProfile) -> str:
 @cache
 def engine_hash() -> str:
     """Hash of the model's source and data, and of the libraries that its numbers come from."""
-    root = Path(shmsim.__file__).parent
-    files = [path for kind in ("*.py", "*.toml") for path in root.rglob(kind)]
-    parts = {
-        str(path.relative_to(root)): _file_hash(path)
-        for path in sorted(files)
-        if path.relative_to(root).parts[0] not in NO_PART
-    }
+    # Data that the model reads; of shipped profiles the content counts wherever one is used.
+    files = {path.name: path for path in (_SOURCE / "data").glob("*.toml")}
+    parts = {name: _file_hash(path) for name, path in sorted({**model_files(), **files}.items())}
     return _hash([parts, {name: version(name) for name in _LIBRARIES}, platform.machine()])
+
+
+@cache
+def model_files() -> dict[str, Path]:
+    """Source files of the model by module: what `_ROOTS` import, also within functions."""
+    found: dict[str, Path] = {}
+    todo = list(_ROOTS)
+    while todo:
+        name = todo.pop()
+        path = _file_of(name)
+        if path is None or name in found or f"{name}.".startswith(f"{_NO_PART}."):
+            continue
+        found[name] = path
+        todo += _imports(path)
+        todo.append(name.rpartition(".")[0])  # a package is run before what is in it
+    return found
+
+
+def _file_of(module: str) -> Path | None:
+    """Source of a module of ours; None of what is none, such as a class in one."""
+    package, _, rest = module.partition(".")
+    if package != "shmsim":
+        return None
+    path = _SOURCE.joinpath(*filter(None, rest.split(".")))
+    names = (path.with_suffix(".py"), path / "__init__.py")
+    return next((name for name in names if name.is_file()), None)
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Names that a file imports: modules, and what it takes from them."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def _file_hash(path: Path) -> str:

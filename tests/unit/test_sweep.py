@@ -20,7 +20,7 @@ from shmsim.policies import PRESETS, BusySpin
 from shmsim.sim.run import simulate
 from shmsim.sim.sweep import predict, sweep
 from shmsim.stats import Precision
-from shmsim.sweep.key import NO_PART, point_key
+from shmsim.sweep.key import model_files, point_key
 from shmsim.sweep.plan import Cell, SweepPlan, plan_of
 from shmsim.sweep.report import cell_table, footnotes
 from shmsim.sweep.store import PointStore, only_one
@@ -212,12 +212,22 @@ def test_a_key_holds_what_a_run_depends_on_and_nothing_else(tmp_path):
     assert key() == key(profile=replace(PROFILE, measured_at="later"))
 
 
+ENGINES = "shmsim.sim.run, shmsim.sim.recurrence, shmsim.sim.events, shmsim.sim.engine"
+
+
 def test_the_model_imports_nothing_whose_source_a_key_leaves_out():
-    code = "import sys, shmsim.sim.run; print(*(n for n in sys.modules if n.startswith('shmsim.')))"
+    code = f"import sys, {ENGINES}; print(*(n for n in sys.modules if n.startswith('shmsim.')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.split(".")[1] for name in done.stdout.split()}
-    assert "wait" in loaded
-    assert not loaded & {name.removesuffix(".py") for name in NO_PART}
+    loaded = set(done.stdout.split())
+    assert {"shmsim.wait", "shmsim.sim.recurrence.work", "shmsim.sim.events.engine"} <= loaded
+    assert loaded <= set(model_files())
+
+
+def test_what_a_run_does_not_go_through_costs_no_result():
+    known = set(model_files())
+    assert {"shmsim.policies.ahead", "shmsim.metrics", "shmsim.sim.run"} <= known
+    for part in ("tuner", "sim.tune", "sim.race", "sweep", "plots", "stats", "cli", "export"):
+        assert not {name for name in known if f"{name}.".startswith(f"shmsim.{part}.")}
 
 
 def test_a_key_goes_with_the_content_of_a_trace_and_not_with_its_place(tmp_path):
