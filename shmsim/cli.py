@@ -190,7 +190,7 @@ def tune_command(
     profile = MachineProfile.read(profile_path)
     goal = parse_goal(goal_text)
     budget = QUICK if quick else FULL
-    with Bar() as bar, _workers(cluster, jobs) as workers:
+    with Bar() as bar, _workers(cluster, jobs, bar) as workers:
         tuned = tune(
             config,
             profile,
@@ -216,14 +216,17 @@ def tune_command(
     return Output({"chosen": policy, "policy_file": out, "picture": picture, "found": found})
 
 
-def _workers(cluster: str, jobs: int) -> AbstractContextManager[Cluster | None]:
+def _workers(cluster: str, jobs: int, bar: Bar) -> AbstractContextManager[Cluster | None]:
     """Connect to a cluster if one is named."""
     if cluster and jobs:
         raise ValueError(
             f"--jobs {jobs} says how many processes run here, and with --cluster none does; give "
             "one of the two"
         )
-    return Cluster(cluster) if cluster else nullcontext()
+    if not cluster:
+        return nullcontext()
+    bar.show(f"waiting for workers of {cluster}", 0.0)
+    return Cluster(cluster)
 
 
 _SWEEP_HELP: Final = """Run policies x workloads x profiles on common tapes; tables with intervals.
@@ -268,7 +271,7 @@ def sweep_command(
 ) -> Output:
     """Run a sweep, draw its tables."""
     plan = load_sweep(path)
-    with Bar() as bar, _workers(cluster, jobs) as workers:
+    with Bar() as bar, _workers(cluster, jobs, bar) as workers:
         points = sweep(
             plan,
             out,

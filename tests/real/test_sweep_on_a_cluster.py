@@ -201,6 +201,12 @@ def test_an_item_that_kills_workers_ends_the_map_and_says_so(machines, tmp_path)
     assert "2 workers died of one task" in process.output
 
 
+def test_a_cluster_without_a_worker_is_given_up_after_a_while(machines, tmp_path):
+    process = ended(start_map(machines.address, tmp_path, "square", 2, 1))
+    assert process.returncode == 1
+    assert "has had no worker for 1 s" in process.output
+
+
 def test_a_cluster_whose_workers_are_gone_is_given_up_after_a_while(machines, tmp_path):
     worker = machines.work()
     process = start_map(machines.address, tmp_path, "square", 2, 2)
