@@ -19,6 +19,7 @@ from shmsim.config import (
     CoresConfig,
     DeviceConfig,
     EngineConfig,
+    HandoffConfig,
     PayloadConfig,
     RunConfig,
     WorkloadConfig,
@@ -27,12 +28,13 @@ from shmsim.inputs.catalog import load_gpu, load_model
 from shmsim.metrics import summarize
 from shmsim.policies import PRESETS, BusySpin, Park, WakeAhead
 from shmsim.roofline import RooflineStepTime
+from shmsim.routing import MIB
 from shmsim.sim.events import simulate_arrays, simulate_events, simulate_events_box, supports
 from shmsim.sim.events import words as w
 from shmsim.sim.events.build import build
 from shmsim.sim.events.compiling import compiled, first_word
 from shmsim.sim.events.laws import draw_ns
-from shmsim.sim.events.luck import BLOCK, uniform
+from shmsim.sim.events.luck import BLOCK, number_at
 from shmsim.sim.events.machine import go_on
 from shmsim.sim.events.memory import Memory
 from shmsim.sim.events.records import records_of
@@ -48,7 +50,7 @@ from shmsim.sim.run import simulate, simulate_box
 from shmsim.steptime import MeasuredStepTime, StepTime, TableStepTime
 from shmsim.tape import Tape
 from shmsim.units import MS, US
-from shmsim.wait import SPIN, Stage, WaitContext, WaitOutcome, WaitPlan
+from shmsim.wait import SPIN, Stage, WaitContext, WaitOutcome, WaitPlan, then_park
 from tests.events_runs import (
     PROFILES,
     configs,
@@ -57,6 +59,7 @@ from tests.events_runs import (
     policies,
 )
 from tests.theory.noisy import noisy_profile
+from tests.theory.test_payloads import bulk_profile
 from tests.toy import toy_profile
 
 SHORT = WorkloadConfig(
@@ -147,6 +150,18 @@ def test_yielders_may_hand_a_core_on_by_the_hundred_at_one_instant():
     check_equal(config, PRESETS["vllm-1s"], PROFILES["h100-tp2"])
 
 
+def test_who_goes_on_in_one_event_with_others_does_not_move_the_clock():
+    """Three workers copy, and a step that ends lets all of them go on at once."""
+    config = RunConfig(
+        EngineConfig(workers=3, scheduling="async"),
+        HandoffConfig(slot_bytes=64 * MIB),
+        workload=SHORT,
+        device=DeviceConfig(step_ns=9 * MS, jitter=0.1),
+        payload=PayloadConfig(bytes_per_step=20 * MIB, memory="pageable", divert_bytes=MIB),
+    )
+    check_equal(config, Park(), bulk_profile(noisy_profile(), h2d_call_pageable=(1, 0)))
+
+
 def test_a_policy_that_remembers_goes_through_the_same_states():
     config = replace(SHARED, workload=replace(SHORT, requests=12))
     for replication in (0, 1):
@@ -178,7 +193,7 @@ def test_an_order_of_events_of_one_instant_that_is_not_simpys_is_caught():
     processes = run.s[heap + 3 : heap + 3 * w.ENTRY : w.ENTRY].copy()
     assert len(set(processes.tolist())) == 3
     run.s[heap + 3 : heap + 3 * w.ENTRY : w.ENTRY] = processes[::-1]
-    found = records_of(go_on(run, BusySpin()))[0]
+    found = records_of(go_on(run))[0]
     assert first_difference(expected, found) is not None
 
 
@@ -259,6 +274,25 @@ def test_a_cost_below_zero_is_refused_as_in_simpy():
         simulate_events(RunConfig(workload=SHORT), Park(), profile)
 
 
+class Raising(NamedTuple):
+    """It cannot plan its sixth wait."""
+
+    n_waits: int = 0
+
+    def plan(self, ctx: WaitContext) -> WaitPlan:
+        return then_park(SPIN, 1000 // (5 - self.n_waits), 0)
+
+    def after(self, ctx: WaitContext, outcome: WaitOutcome) -> "Raising":
+        return Raising(self.n_waits + 1)
+
+
+def test_what_a_policy_raises_comes_out_of_the_engine():
+    with pytest.raises(ZeroDivisionError):
+        simulate(SHARED, Raising(), toy_profile())
+    with pytest.raises(ZeroDivisionError):
+        simulate_events(SHARED, Raising(), toy_profile())
+
+
 def test_a_field_of_another_type_than_its_annotation_is_refused():
     with pytest.raises(TypeError, match=r"WakeAhead\.smoothing must be of the type float"):
         simulate_events(SHARED, WakeAhead(smoothing=1), toy_profile())
@@ -270,7 +304,7 @@ def test_a_field_of_another_type_than_its_annotation_is_refused():
 @compiled
 def _many(s, x, stream, n, out):
     for index in range(n):
-        x[out + index] = uniform(s, x, stream, index)
+        x[out + index] = number_at(s, x, stream, index)
 
 
 @numba.njit

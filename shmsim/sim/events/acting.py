@@ -7,10 +7,11 @@ that it has called or that had called it.
 
 from shmsim.sim.events import words as w
 from shmsim.sim.events.agenda import go_on_after
+from shmsim.sim.events.asking import ask
 from shmsim.sim.events.compiling import compiled
 from shmsim.sim.events.cores import is_full, run_thread, sleep_thread, wake_thread
 from shmsim.sim.events.luck import cost_at, next_cost, table_cost
-from shmsim.sim.events.memory import Numbers, Policies, Words
+from shmsim.sim.events.memory import Numbers, Words
 from shmsim.sim.events.sources import publish, release
 
 # Routines.
@@ -70,7 +71,7 @@ def slowness(
 
 
 @compiled
-def learn(s: Words, x: Numbers, policies: Policies, process: int, lane: int) -> None:
+def learn(s: Words, x: Numbers, process: int, lane: int) -> None:
     """Let the policies learn from the last waits, off the critical path."""
     actor = s[process + w.P_ACTOR]
     for number in range(s[actor + w.A_N_SITES]):
@@ -80,7 +81,8 @@ def learn(s: Words, x: Numbers, policies: Policies, process: int, lane: int) -> 
         for i in range(n):
             lesson = s[site + w.Z_FINISHED] + w.LESSON * i
             call = s[lesson + w.X_CALL]
-            policies[s[site + w.Z_POLICY]](
+            ask(
+                s[site + w.Z_POLICY],
                 s,
                 x,
                 w.ASK_AFTER,
@@ -166,7 +168,7 @@ def write_message(s: Words, process: int, batch: int, call: int, pending: int) -
 
 
 @compiled
-def publishing(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
+def publishing(s: Words, x: Numbers, p: int) -> bool:
     """Work, wait for a slot if there is none, publish, ring."""
     ring, lane, actor = s[p + w.U_RING], s[p + w.U_LANE], s[p + w.P_ACTOR]
     written = p + w.U_MESSAGE
@@ -175,10 +177,11 @@ def publishing(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
         s[p + w.U_STATE] = 1
         if is_full(s, ring):
             work_ns, s[p + w.U_WORK] = s[p + w.U_WORK], 0
-            return busy(s, p, lane, work_ns)
+            if not busy(s, p, lane, work_ns):
+                return False
         state = 1
     if state == 2:
-        learn(s, x, policies, p, lane)
+        learn(s, x, p, lane)
         state = 1
     if state == 1:
         if is_full(s, ring):
@@ -189,7 +192,9 @@ def publishing(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             return True
         s[p + w.U_STATE] = 3
         draws, along = s[actor + w.A_DRAWS], float(s[p + w.U_BYTES])
-        return busy(s, p, lane, s[p + w.U_WORK] + next_cost(s, x, draws, w.RING_PUBLISH, along))
+        copy_ns = next_cost(s, x, draws, w.RING_PUBLISH, along)
+        if not busy(s, p, lane, s[p + w.U_WORK] + copy_ns):
+            return False
     s[written + w.M_PUBLISHED] = s[w.NOW]
     n_armed = publish(s, x, ring, written, s[actor + w.A_COURIER])
     _ring_bell(s, x, actor, lane, s[ring + w.R_N_PUBLISHED], n_armed, s[w.DETAIL])
@@ -244,7 +249,8 @@ def reading(s: Words, x: Numbers, p: int) -> bool:
         state = 1
         if s[ring + w.R_CAN_FILL] != 0:
             s[p + w.Y_STATE] = 1
-            return busy(s, p, lane, 0)  # somebody may be waiting for this slot
+            if not busy(s, p, lane, 0):  # somebody may be waiting for this slot
+                return False
     if state == 1:
         inbox = s[p + w.Y_INBOX]
         rested_ns = release(s, x, ring, inbox, s[actor + w.A_COURIER])
@@ -255,6 +261,7 @@ def reading(s: Words, x: Numbers, p: int) -> bool:
                 s, x, s[actor + w.A_RELEASE_DRAWS], w.NOTIFY_ARMED, index, float(rested_ns)
             )
         s[p + w.Y_STATE] = 2
-        return busy(s, p, lane, s[p + w.Y_WORK])
+        if not busy(s, p, lane, s[p + w.Y_WORK]):
+            return False
     s[p + w.P_ROUTINE] = s[p + w.Y_CALLER]
     return True

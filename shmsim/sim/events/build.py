@@ -14,7 +14,7 @@ from shmsim.sim.events import words as w
 from shmsim.sim.events.acting import BALANCER, PERIODS, REPLIES, SCHEDULER, THIEF, WORKER
 from shmsim.sim.events.luck import BLOCK
 from shmsim.sim.events.memory import Float64Array, Int64Array, Memory
-from shmsim.sim.events.policy import store_policy
+from shmsim.sim.events.policy import route_function, store_policy, wait_function
 from shmsim.sim.events.step_law import StepLuck, store_law
 from shmsim.sim.run import _device_policy, _schedule
 from shmsim.tape import Tape
@@ -189,7 +189,9 @@ class _Luck:
     def _curve(self, curve: Curve) -> tuple[int, int, int]:
         """How many points a curve has, and addresses of where they are and of what they hold."""
         if id(curve) not in self._curves:
-            quantiles = [q for point in curve.points for q in point.quantiles]
+            # Level by level: what is interpolated between lies side by side.
+            levels = zip(*(point.quantiles for point in curve.points), strict=True)
+            quantiles = [q for level in levels for q in level]
             xs = self._memory.store_numbers(curve.xs)
             found = len(curve.points), xs, self._memory.store_numbers(quantiles)
             self._curves[id(curve)] = found
@@ -261,8 +263,8 @@ class _Actors:
             },
         )
 
-    def site(self, actor: int, kind: int, entity: str, policy: WaitPolicy, which: int) -> int:
-        """A place where a process waits."""
+    def site(self, actor: int, kind: int, entity: str, policy: WaitPolicy, asked: int) -> int:
+        """A place where a process waits; ``asked`` is the address of `wait_function`."""
         memory, luck = self._memory, self._luck
         is_scheduler = memory[actor + w.A_IS_SCHEDULER] != 0
         prefix = AT_DEVICE if kind == DEVICE_DONE else ""
@@ -277,7 +279,7 @@ class _Actors:
             w.SITE,
             {
                 w.Z_KIND: kind,
-                w.Z_POLICY: which,
+                w.Z_POLICY: asked,
                 w.Z_STATE: state,
                 w.Z_STATE_WORDS: n_words,
                 w.Z_NUMBERS: numbers,
@@ -392,7 +394,8 @@ def _bulk(memory: Memory, config: RunConfig) -> int:
     sent = memory.words(w.SENT * n_sent)
     for number in range(n_sent):
         memory[sent + w.SENT * number + w.SE_STEP] = -1
-    routes, _, route_numbers, _ = store_policy(memory, ROUTE_PRESETS[payload.routes])
+    routing = ROUTE_PRESETS[payload.routes]
+    routes, _, route_numbers, _ = store_policy(memory, routing)
     carries = payload.carries_bulk
     return memory.record(
         w.BULK,
@@ -411,6 +414,7 @@ def _bulk(memory: Memory, config: RunConfig) -> int:
             w.BU_SENT: sent,
             w.BU_N_SENT: n_sent,
             w.BU_TALLIES: memory.words(w.TALLY * (1 + engine.workers)),
+            w.BU_ROUTE: route_function(routing) if carries else 0,
             w.BU_ROUTE_STATE: routes,
             w.BU_ROUTE_NUMBERS: route_numbers,
         },
@@ -437,6 +441,7 @@ def _engine(
     engine = config.engine
     is_async = engine.scheduling == "async"
     depth = 2 if is_async else 1
+    asked = wait_function(policy)
     n_replies = engine.workers if config.handoff.replies == "all" else 1
     most = engine.calls_per_step * depth
     is_gated = engine.n_devices == engine.workers
@@ -448,19 +453,20 @@ def _engine(
     replies = [_ring(memory, 1, n_slots, most) for _ in range(n_replies)]
     actors = _Actors(memory, box, luck, profile, first_actor, engine.workers)
     scheduler = actors.actor(f"{name}scheduler", True, 1 + n_replies)
-    slots_site = actors.site(scheduler, SCHEDULER_SLOT, f"{name}scheduler slots", policy, 0)
+    slots_site = actors.site(scheduler, SCHEDULER_SLOT, f"{name}scheduler slots", policy, asked)
     reply_sites = [
-        actors.site(scheduler, SCHEDULER_RECV, f"{name}scheduler{i or ''}", policy, 0)
+        actors.site(scheduler, SCHEDULER_RECV, f"{name}scheduler{i or ''}", policy, asked)
         for i in range(n_replies)
     ]
     names = [f"{name}worker{rank}" for rank in range(engine.workers)]
     workers = [actors.actor(worker, False, 3) for worker in names]
     device_policy = _device_policy(engine)
+    asked_device = wait_function(device_policy) if device_policy is not None else 0
     for actor, entity in zip(workers, names, strict=True):
-        actors.site(actor, WORKER_RECV, entity, policy, 0)
-        actors.site(actor, WORKER_SLOT, f"{entity} slots", policy, 0)
+        actors.site(actor, WORKER_RECV, entity, policy, asked)
+        actors.site(actor, WORKER_SLOT, f"{entity} slots", policy, asked)
         if device_policy is not None:
-            actors.site(actor, DEVICE_DONE, f"{entity} device", device_policy, 1)
+            actors.site(actor, DEVICE_DONE, f"{entity} device", device_policy, asked_device)
     batcher, device, bulk = (
         _batcher(memory, config, workload),
         _device(memory, config, steps),

@@ -3,11 +3,12 @@
 from shmsim.routing import ARENA, INLINE, MIB, SOCKET
 from shmsim.sim.events import words as w
 from shmsim.sim.events.acting import TAKE, WORKER, WRITE, busy, call_read, call_wait, learn, pend
+from shmsim.sim.events.asking import ask
 from shmsim.sim.events.compiling import compiled
 from shmsim.sim.events.cores import is_full, spin_thread
 from shmsim.sim.events.device import await_stream, copy
 from shmsim.sim.events.luck import next_cost
-from shmsim.sim.events.memory import Numbers, Policies, Words
+from shmsim.sim.events.memory import Numbers, Words
 from shmsim.units import FOREVER_NS
 
 # As in shmsim.sim.payload.
@@ -48,7 +49,6 @@ def _lines(n_bytes: int) -> int:
 def _ask_route(
     s: Words,
     x: Numbers,
-    policies: Policies,
     bulk: int,
     n_bytes: int,
     is_stream: int,
@@ -62,7 +62,8 @@ def _ask_route(
     s[asked + w.RC_SLOT] = s[bulk + w.BU_SLOT_BYTES]
     s[asked + w.RC_FREE] = n_free
     state, numbers = s[bulk + w.BU_ROUTE_STATE], s[bulk + w.BU_ROUTE_NUMBERS]
-    return policies[2](s, x, w.ASK_ROUTE, state, numbers, asked, 0, 0)
+    function = s[bulk + w.BU_ROUTE]
+    return ask(function, s, x, w.ASK_ROUTE, state, numbers, asked, 0, 0)
 
 
 @compiled
@@ -104,7 +105,7 @@ def _sent_of(s: Words, bulk: int, step: int) -> int:
 
 
 @compiled
-def _place(s: Words, x: Numbers, policies: Policies, bulk: int, sent: int) -> None:
+def _place(s: Words, x: Numbers, bulk: int, sent: int) -> None:
     """Find a way for each part of a message: the pickle stream, and bulk kept out of it."""
     own_bytes, n_bulk = s[sent + w.SE_OWN], s[sent + w.SE_BULK]
     slot_bytes = s[bulk + w.BU_SLOT_BYTES]
@@ -120,7 +121,7 @@ def _place(s: Words, x: Numbers, policies: Policies, bulk: int, sent: int) -> No
     s[first + w.PT_BYTES] = stream_bytes
     s[second + w.PT_BYTES] = n_bulk
     if n_parts == 1 and stream_bytes < s[bulk + w.BU_DIVERT]:
-        wanted = _ask_route(s, x, policies, bulk, stream_bytes, 1, stream_bytes, 0)
+        wanted = _ask_route(s, x, bulk, stream_bytes, 1, stream_bytes, 0)
         if wanted == INLINE and stream_bytes <= slot_bytes:
             s[first + w.PT_ROUTE] = INLINE
             s[sent + w.SE_TABLE] = 0
@@ -136,7 +137,7 @@ def _place(s: Words, x: Numbers, policies: Policies, bulk: int, sent: int) -> No
         room = slot_bytes - at
         n_free = _n_free_for(s, bulk, n_bytes)
         is_stream = 1 if index == 0 else 0
-        wanted = _ask_route(s, x, policies, bulk, n_bytes, is_stream, message_bytes, n_free)
+        wanted = _ask_route(s, x, bulk, n_bytes, is_stream, message_bytes, n_free)
         route = _settle_route(wanted, n_bytes <= room, n_free)
         if route != wanted:
             s[bulk + w.BU_N_FALLBACKS] += 1
@@ -212,7 +213,7 @@ def call_write(s: Words, p: int, own_bytes: int, n_bulk: int, work_ns: int) -> N
 
 
 @compiled
-def writing(s: Words, x: Numbers, policies: Policies, p: int, caller: int) -> bool:
+def writing(s: Words, x: Numbers, p: int, caller: int) -> bool:
     """Leaves in `I_OWN` the bytes that the publication is priced by, in `I_WORK` its copies."""
     engine, actor = s[p + w.P_ENGINE], s[p + w.P_ACTOR]
     bulk, ring = s[engine + w.EN_BULK], s[engine + w.EN_REQUESTS]
@@ -225,7 +226,7 @@ def writing(s: Words, x: Numbers, policies: Policies, p: int, caller: int) -> bo
         s[p + w.I_STATE] = 1
         return busy(s, p, lane, s[p + w.I_WORK] + pickle_ns)
     if s[p + w.I_STATE] == 2:
-        learn(s, x, policies, p, lane)
+        learn(s, x, p, lane)
         s[p + w.I_STATE] = 1
     step = s[written + w.M_STEP]
     if is_full(s, ring):
@@ -242,7 +243,7 @@ def writing(s: Words, x: Numbers, policies: Policies, p: int, caller: int) -> bo
     s[sent + w.SE_BULK] = n_bulk
     s[sent + w.SE_IN_BAND] = 1 if in_band else 0
     s[sent + w.SE_N_HOLDERS] = s[bulk + w.BU_N_READERS]
-    _place(s, x, policies, bulk, sent)
+    _place(s, x, bulk, sent)
     _count(s, bulk, 0, sent)
     copy_ns = _memcpy_ns(s, x, draws, sent, True)
     for index in range(s[sent + w.SE_N_PARTS]):

@@ -131,6 +131,8 @@ def _mean_of_all(s: Words, core: int) -> int:
 @compiled
 def _best(s: Words, core: int) -> int:
     """The earliest deadline of those not ahead of the mean; of equals the one that waits first."""
+    if s[core + w.K_N_QUEUED] == 1 and s[core + w.K_RUNNING] == 0:
+        return s[core + w.K_QUEUE]
     mean = _mean_of_all(s, core)
     best = fallback = 0
     n = s[core + w.K_N_QUEUED]
@@ -522,8 +524,8 @@ def core_timer(s: Words, core: int) -> int:
         _grant(s, thread)
     if s[core + w.K_N_QUEUED] != 0:
         is_tick = (s[w.NOW] - s[core + w.K_PHASE]) % s[s[w.HOST] + w.H_TICK] == 0
-        is_due = s[core + w.K_IS_SLICE_OVER] != 0 or _is_due_to_go(s, core, thread)
-        if is_tick and is_due and _best(s, core) != thread:
+        is_due = is_tick and (s[core + w.K_IS_SLICE_OVER] != 0 or _is_due_to_go(s, core, thread))
+        if is_due and _best(s, core) != thread:
             _preempt(s, core)
             pick(s, core)
             return 0

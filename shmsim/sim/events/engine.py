@@ -22,7 +22,7 @@ from shmsim.sim.events.bulk import let_go, taking, writing
 from shmsim.sim.events.compiling import compiled
 from shmsim.sim.events.cores import balance, core_timer, give_back, poke, refill, steal, throttle
 from shmsim.sim.events.device import finish
-from shmsim.sim.events.memory import Numbers, Policies, Words
+from shmsim.sim.events.memory import Numbers, Words
 from shmsim.sim.events.scheduling import receiving, scheduling
 from shmsim.sim.events.sources import arrive
 from shmsim.sim.events.waiting import serve_next, waiting
@@ -67,30 +67,30 @@ def _balancing(s: Words, p: int) -> None:
 
 
 @compiled
-def _resume(s: Words, x: Numbers, policies: Policies, p: int) -> None:
+def _resume(s: Words, x: Numbers, p: int) -> None:
     """Let a process go on until it has to wait."""
     s[w.ACTIVE] = p
     goes_on = True
     while goes_on:
         routine = s[p + w.P_ROUTINE]
         if routine == WAIT:
-            goes_on = waiting(s, x, policies, p)
+            goes_on = waiting(s, x, p)
         elif routine == READ:
             goes_on = reading(s, x, p)
         elif routine == PUBLISH:
-            goes_on = publishing(s, x, policies, p)
+            goes_on = publishing(s, x, p)
         elif routine == WORKER:
-            goes_on = working(s, x, policies, p)
+            goes_on = working(s, x, p)
         elif routine == FINISH:
-            goes_on = finishing(s, x, policies, p)
+            goes_on = finishing(s, x, p)
         elif routine == SCHEDULER:
-            goes_on = scheduling(s, x, policies, p)
+            goes_on = scheduling(s, x, p)
         elif routine == RECEIVE:
             goes_on = receiving(s, p)
         elif routine == REPLIES:
             goes_on = replying(s, p)
         elif routine == WRITE:
-            goes_on = writing(s, x, policies, p, SCHEDULER)
+            goes_on = writing(s, x, p, SCHEDULER)
         elif routine == TAKE:
             goes_on = taking(s, x, p)
         elif routine == THIEF:
@@ -120,33 +120,31 @@ def _end(s: Words, p: int) -> None:
 
 
 @compiled
-def _stream_free(s: Words, x: Numbers, policies: Policies, step: int) -> None:
+def _stream_free(s: Words, x: Numbers, step: int) -> None:
     """What was launched before a copy has ended: whoever spins in the driver goes on."""
     s[w.IS_HELD] = 1
     for n in range(s[step + w.SS_N_AWAITING]):
         process = s[s[step + w.SS_AWAITING] + n]
         thread = s[s[process + w.P_LANE] + w.L_THREAD]
         if thread == 0:
-            _resume(s, x, policies, process)
+            _resume(s, x, process)
         else:
             poke(s, thread)
     s[w.IS_HELD] = 0
 
 
-def run_events(s: Words, x: Numbers, policies: Policies) -> int:
+def run_events(s: Words, x: Numbers) -> int:
     """Run until the end, or until Python is needed; returns the status.
 
     Parameters
     ----------
     s, x
         The memory of the run.
-    policies
-        Three functions: wait policy, wait policy at the device, routing.
     """
     process = s[w.ACTIVE]
     while True:
         if process != 0:
-            _resume(s, x, policies, process)
+            _resume(s, x, process)
         if s[w.STATUS] != w.RUNNING:
             return s[w.STATUS]
         entry = take_next(s)
@@ -171,7 +169,7 @@ def run_events(s: Words, x: Numbers, policies: Policies) -> int:
             engine = s[about + w.CP_ENGINE]
             let_go(s, s[engine + w.EN_BULK], s[about + w.CP_RANK], s[about + w.CP_SENT])
         elif event == w.STREAM_FREE:
-            _stream_free(s, x, policies, about)
+            _stream_free(s, x, about)
         elif event == w.ENDED:
             _end(s, about)
             if s[about + w.P_ROUTINE] == REPLIES:

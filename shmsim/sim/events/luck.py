@@ -61,19 +61,44 @@ _fill = _fill_plain if is_plain() else _fill_compiled
 
 
 @compiled
-def uniform(s: Words, x: Numbers, stream: int, index: int) -> float:
-    """Number ``index`` of a stream, uniform on [0, 1)."""
+def _position(u: float) -> float:
+    """Where a uniform number lies in `shmsim.distribution.QUANTILE_GRID`."""
+    return 100.0 * u if u < _TAIL else 99.0 + 1000.0 * (u - _TAIL)
+
+
+@compiled
+def _quantile(x: Numbers, column: int, stride: int, position: float) -> float:
+    """The quantile at a position, of a distribution whose levels lie that far apart."""
+    i = min(int(position), _LAST_INTERVAL)
+    left = x[column + stride * i]
+    return left + (position - i) * (x[column + stride * (i + 1)] - left)
+
+
+@compiled
+def _prepare(s: Words, x: Numbers, stream: int) -> None:
+    """Send a new block as far through its curve as can be done before anybody asks.
+
+    Where the cost depends on nothing that is all the way, with the curve at hand for the whole
+    block; else it is to the position in every distribution of the curve.
+    """
+    at, quantiles = s[stream + w.S_AT], s[stream + w.S_QUANTILES]
+    if s[stream + w.S_POINTS] == 1:
+        for k in range(BLOCK):
+            x[at + k] = _quantile(x, quantiles, 1, _position(x[at + k]))
+    elif s[stream + w.S_POINTS] > 1:
+        for k in range(BLOCK):
+            x[at + k] = _position(x[at + k])
+
+
+@compiled
+def number_at(s: Words, x: Numbers, stream: int, index: int) -> float:
+    """Number ``index`` of a stream: uniform on [0, 1), or of a curve and prepared."""
     block = index >> _BLOCK_BITS
     if s[stream + w.S_BLOCK] != block:
         s[stream + w.S_BLOCK] = block
         _fill(s, x, stream, block)
+        _prepare(s, x, stream)
     return x[s[stream + w.S_AT] + (index & (BLOCK - 1))]
-
-
-@compiled
-def _quantile(x: Numbers, quantiles: int, position: float, i: int) -> float:
-    left = x[quantiles + i]
-    return left + (position - i) * (x[quantiles + i + 1] - left)
 
 
 @compiled
@@ -82,25 +107,21 @@ def cost_at(s: Words, x: Numbers, stream: int, index: int, along: float) -> int:
     if stream == 0:
         s[w.STATUS] = w.REFUSED  # the profile does not have it
         return 0
-    u = uniform(s, x, stream, index)
-    position = 100.0 * u if u < _TAIL else 99.0 + 1000.0 * (u - _TAIL)
-    i = min(int(position), _LAST_INTERVAL)
-    quantiles = s[stream + w.S_QUANTILES]
+    number = number_at(s, x, stream, index)
     n = s[stream + w.S_POINTS]
     if n == 1:
-        return int(_quantile(x, quantiles, position, i))
-    xs = s[stream + w.S_XS]
+        return int(number)
+    quantiles, xs = s[stream + w.S_QUANTILES], s[stream + w.S_XS]
     right = 0
     while right < n and x[xs + right] <= along:
         right += 1
     if right == 0:
-        return int(_quantile(x, quantiles, position, i))
-    words_each = _LAST_INTERVAL + 2
-    left_ns = _quantile(x, quantiles + words_each * (right - 1), position, i)
+        return int(_quantile(x, quantiles, n, number))
+    left_ns = _quantile(x, quantiles + right - 1, n, number)
     if right == n:
         return int(left_ns)
     share = (along - x[xs + right - 1]) / (x[xs + right] - x[xs + right - 1])
-    right_ns = _quantile(x, quantiles + words_each * right, position, i)
+    right_ns = _quantile(x, quantiles + right, n, number)
     return int(left_ns + share * (right_ns - left_ns))
 
 

@@ -7,15 +7,12 @@ import numpy as np
 from shmsim.config import RunConfig
 from shmsim.message import decode_batch, decode_request, encode_reply, encode_request
 from shmsim.profile import MachineProfile
-from shmsim.routing import ROUTE_PRESETS, RoutePolicy
 from shmsim.sim.events import words as w
 from shmsim.sim.events.build import Engine, Run, build, draw_thefts
 from shmsim.sim.events.compiling import is_plain
 from shmsim.sim.events.engine import run_events
 from shmsim.sim.events.memory import Int64Array
-from shmsim.sim.events.policy import quietly, route_function, wait_function
 from shmsim.sim.events.store import compiled_engine
-from shmsim.sim.run import _device_policy
 from shmsim.wait import WaitPolicy
 
 
@@ -57,27 +54,11 @@ def carry_out(
     RefusedError
         If it met something that SimPy has an error for.
     """
-    run = build(config, policy, profile, replication, keeps_rows=keeps_rows)
-    return go_on(run, policy, _device_policy(config.engine), _routes(config))
+    return go_on(build(config, policy, profile, replication, keeps_rows=keeps_rows))
 
 
-def _routes(config: RunConfig) -> RoutePolicy | None:
-    return ROUTE_PRESETS[config.payload.routes] if config.payload.carries_bulk else None
-
-
-def go_on(
-    run: Run,
-    policy: WaitPolicy,
-    device_policy: WaitPolicy | None = None,
-    routes: RoutePolicy | None = None,
-) -> Finished:
+def go_on(run: Run) -> Finished:
     """Carry a run that was laid out to its end."""
-    asked = wait_function(policy)
-    policies = (
-        asked,
-        asked if device_policy is None else wait_function(device_policy),
-        asked if routes is None else route_function(routes),
-    )
     s: Any = run.s
     x: Any = run.x
     step_forward: Any = run_events
@@ -88,8 +69,7 @@ def go_on(
     waits: list[Int64Array] = []
     steps: list[Int64Array] = []
     while True:
-        with quietly():
-            status = step_forward(s, x, policies)
+        status = step_forward(s, x)
         waits.append(_take_rows(s, w.WAIT_ROWS, w.N_WAIT_ROWS, w.WAIT_ROW))
         steps.append(_take_rows(s, w.STEP_ROWS, w.N_STEP_ROWS, w.STEP_ROW))
         if status == w.FINISHED:

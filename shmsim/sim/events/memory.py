@@ -1,6 +1,6 @@
 """The two arrays of a run, and who gets which part of them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -32,12 +32,6 @@ class Numbers(Protocol):
     def __setitem__(self, address: int, value: float, /) -> None:
         """Set a number."""
         ...
-
-
-#: Asked instead of a policy, see `shmsim.sim.events.policy`.
-Asked = Callable[..., int]
-#: The wait policy, the one at the device, and the routing.
-Policies = tuple[Asked, Asked, Asked]
 
 
 class Memory:

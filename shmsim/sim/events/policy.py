@@ -5,20 +5,16 @@ policy out of the arrays, calls the class's own compiled methods and puts the an
 engine calls it through a pointer, so that the engine is compiled once for all policies.
 """
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import numba
-from numba import types
-from numba.core.errors import NumbaExperimentalFeatureWarning
 
 from shmsim.routing import RouteContext, RoutePolicy
 from shmsim.sim.compiled import check_policy, compile_policy
 from shmsim.sim.events import words as w
+from shmsim.sim.events.asking import SIGNATURE, address_of
 from shmsim.sim.events.compiling import compiled, is_plain
-from shmsim.sim.events.memory import Asked, Memory
+from shmsim.sim.events.memory import Memory
 from shmsim.wait import (
     MAX_STAGES,
     Stage,
@@ -30,21 +26,15 @@ from shmsim.wait import (
     WaitPolicy,
 )
 
-#: Arguments: memory, what is asked for, addresses of the state (its words, its numbers), of the
-#: context or lesson, of its random number, and of the plan. A routing returns its answer.
-SIGNATURE: Final = types.int64(
-    types.CPointer(types.int64),  # type: ignore[no-untyped-call]
-    types.CPointer(types.float64),  # type: ignore[no-untyped-call]
-    *(types.int64 for _ in range(6)),
-)
-#: What the engine takes: the wait policy, the one at the device, and the routing.
-POLICIES_TYPE: Final = types.UniTuple(  # type: ignore[no-untyped-call]
-    types.FunctionType(SIGNATURE), 3
-)
-
+#: The engine calls by address, so nobody needs a way in from Python or C.
+_OPTIONS: Final[Any] = {
+    "error_model": "python",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
 #: By what the methods were compiled to and the classes of the value, so that a class that was
 #: defined again counts.
-_MADE: Final[dict[Any, Asked]] = {}
+_MADE: Final[dict[Any, Any]] = {}
 
 _WAIT_POLICY: Final = f"""
 def asked(s, x, what, w, n, c, u, out):
@@ -70,14 +60,6 @@ def asked(s, x, what, w, n, c, u, out):
     policy = {policy}
     return route_of(policy, RouteContext(s[c], s[c + 1] != 0, s[c + 2], s[c + 3], s[c + 4]))
 """
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Work with functions as values: numba calls them experimental, and tests cover them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NumbaExperimentalFeatureWarning)
-        yield
 
 
 class _Shape:
@@ -131,8 +113,8 @@ def store_policy(memory: Memory, policy: Any) -> tuple[int, int, int, int]:
     return memory.store(words), len(words), memory.store_numbers(numbers), len(numbers)
 
 
-def wait_function(policy: WaitPolicy) -> Asked:
-    """The function that the engine asks instead of a wait policy.
+def wait_function(policy: WaitPolicy) -> int:
+    """Address of the function that the engine asks instead of a wait policy.
 
     Raises
     ------
@@ -162,19 +144,20 @@ def wait_function(policy: WaitPolicy) -> Asked:
     return _made(methods, source, known, shape)
 
 
-def route_function(routes: RoutePolicy) -> Asked:
-    """The function that the engine asks instead of a routing."""
+def route_function(routes: RoutePolicy) -> int:
+    """Address of the function that the engine asks instead of a routing."""
     kind = type(routes)
     shape = _Shape(routes)
     known = {"route_of": compiled(kind.route), "RouteContext": RouteContext}
     return _made((kind,), _ROUTING.format(policy=shape.made), known, shape)
 
 
-def _made(methods: tuple[Any, ...], source: str, known: dict[str, Any], shape: _Shape) -> Asked:
+def _made(methods: tuple[Any, ...], source: str, known: dict[str, Any], shape: _Shape) -> int:
     key = (methods, source, tuple(shape.names.values()))
     if key not in _MADE:
         names = known | shape.names
         exec(source, names)
-        with quietly():
-            _MADE[key] = numba.njit(SIGNATURE, error_model="python")(names["asked"])
-    return _MADE[key]
+        function = numba.njit(SIGNATURE, **_OPTIONS)(names["asked"])
+        _MADE[key] = function, address_of(function)
+    address: int = _MADE[key][1]
+    return address

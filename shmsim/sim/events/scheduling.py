@@ -29,7 +29,7 @@ from shmsim.sim.events.bulk import bulk_of, call_write
 from shmsim.sim.events.compiling import compiled
 from shmsim.sim.events.device import leave, step_of
 from shmsim.sim.events.luck import next_cost, table_cost
-from shmsim.sim.events.memory import Numbers, Policies, Words
+from shmsim.sim.events.memory import Numbers, Words
 from shmsim.sim.events.sources import message
 
 (
@@ -56,7 +56,7 @@ from shmsim.sim.events.sources import message
 
 
 @compiled
-def scheduling(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
+def scheduling(s: Words, x: Numbers, p: int) -> bool:
     """Form batches, publish them, take replies in, until every request has its tokens."""
     engine, actor, lane = s[p + w.P_ENGINE], s[p + w.P_ACTOR], s[p + w.P_LANE]
     batcher, draws = s[engine + w.EN_BATCHER], s[actor + w.A_DRAWS]
@@ -120,7 +120,7 @@ def scheduling(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             state = _SENT
         if state == _SENT:
             if s[p + w.D_IS_LAST] != 0:
-                learn(s, x, policies, p, lane)
+                learn(s, x, p, lane)
             if not is_async and two_calls:
                 s[p + w.P_STATE] = _FIRST_RECEIVED
                 call_receive(s, p, 0, batch, s[engine + w.EN_SECOND_BYTES])
@@ -136,7 +136,7 @@ def scheduling(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             _send_second_call(s, x, p, engine, draws, batch)
             return True
         if state == _SECOND_SENT:
-            learn(s, x, policies, p, lane)
+            learn(s, x, p, lane)
             state = _IN_FLIGHT
         if state == _IN_FLIGHT:
             s[p + w.D_N_IN_FLIGHT] += 1
@@ -147,7 +147,7 @@ def scheduling(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
 
         # The reply to the oldest.
         if state == _AWAIT:
-            learn(s, x, policies, p, lane)  # where nothing was sent since the last reply
+            learn(s, x, p, lane)  # where nothing was sent since the last reply
             batch = s[p + w.D_FIRST]
             s[p + w.D_N_IN_FLIGHT] -= 1
             n_bytes = s[s[engine + w.EN_REPLY_BYTES] + s[batch + w.M_N_SEQUENCES]]

@@ -20,19 +20,19 @@ import llvmlite  # type: ignore[import-untyped]
 import numba
 import numpy as np
 from numba import types
+from numba.core.typing.templates import Signature
 
 from shmsim.sim.events.compiling import compiled, first_word
 from shmsim.sim.events.engine import run_events
-from shmsim.sim.events.memory import Numbers, Policies, Words
-from shmsim.sim.events.policy import POLICIES_TYPE, quietly
+from shmsim.sim.events.memory import Numbers, Words
 
 _run_events = compiled(run_events)
-SIGNATURE: Final = types.int64(types.int64[::1], types.float64[::1], POLICIES_TYPE)
+SIGNATURE: Final = types.int64(types.int64[::1], types.float64[::1])
 
 
-def enter(s: Words, x: Numbers, policies: Policies) -> int:
+def enter(s: Words, x: Numbers) -> int:
     """Run the engine on arrays, see `run_events`."""
-    return _run_events(first_word(s), first_word(x), policies)
+    return _run_events(first_word(s), first_word(x))
 
 
 @lru_cache(maxsize=1)
@@ -40,8 +40,7 @@ def compiled_engine() -> Any:
     """The engine's loop: from disk, or compiled, which takes half a minute."""
     engine = numba.njit(error_model="numpy", nogil=True)(enter)
     keep_on_disk(engine)
-    with quietly():
-        engine.compile(SIGNATURE)
+    engine.compile(SIGNATURE)
     return engine
 
 
@@ -118,7 +117,7 @@ def _add(digest: Any, value: Any, user: CodeType | None, seen: set[int]) -> None
         digest.update(f"tuple {len(value)}".encode())
         for part in value:
             _add(digest, part, user, seen)
-    elif isinstance(value, bool | int | float | str | np.generic | type | None):
+    elif isinstance(value, bool | int | float | str | np.generic | type | Signature | None):
         digest.update(f"{type(value)} {value!r}".encode())
     else:
         raise TypeError(f"compiled code may not refer to {value!r}: nobody knows when it changes")

@@ -8,6 +8,7 @@ on after a sleep on the doorbell.
 from shmsim.sim.events import words as w
 from shmsim.sim.events.acting import busy, slowness
 from shmsim.sim.events.agenda import go_on_after, schedule, set_timer
+from shmsim.sim.events.asking import ask
 from shmsim.sim.events.compiling import compiled
 from shmsim.sim.events.cores import (
     DESCHEDULED_NS,
@@ -17,8 +18,8 @@ from shmsim.sim.events.cores import (
     spin_thread,
     wake_thread,
 )
-from shmsim.sim.events.luck import cost_at, table_cost, uniform
-from shmsim.sim.events.memory import Numbers, Policies, Words
+from shmsim.sim.events.luck import cost_at, number_at, table_cost
+from shmsim.sim.events.memory import Numbers, Words
 from shmsim.sim.events.sources import found_ns, look_up, sleep_for
 from shmsim.units import FOREVER_NS, MS
 from shmsim.wait import DOZE, KIND_NAMES, NAP, PARK, POLL, REHEARSE, SPIN, YIELD
@@ -72,7 +73,7 @@ def _is_sound(s: Words, plan: int) -> bool:
 
 
 @compiled
-def waiting(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
+def waiting(s: Words, x: Numbers, p: int) -> bool:
     """Wait by plan until something is there, and record it."""
     site, source, lane = s[p + w.V_SITE], s[p + w.V_SOURCE], s[p + w.V_LANE]
     actor, thread = s[p + w.P_ACTOR], s[lane + w.L_THREAD]
@@ -87,8 +88,9 @@ def waiting(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             call = s[lesson + w.X_CALL]
             now_ns = s[w.NOW] + s[lane + w.L_OWED]
             s[lesson + w.X_SINCE_SEEN] = now_ns - s[site + w.Z_LAST_SEEN]
-            x[s[p + w.P_UNIFORM]] = uniform(s, x, s[site + w.Z_UNIFORM], index)
-            policies[s[site + w.Z_POLICY]](
+            x[s[p + w.P_UNIFORM]] = number_at(s, x, s[site + w.Z_UNIFORM], index)
+            ask(
+                s[site + w.Z_POLICY],
                 s,
                 x,
                 w.ASK_PLAN,
@@ -103,7 +105,10 @@ def waiting(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
                 return False
             plan_ns = cost_at(s, x, s[site + w.Z_PLAN], index, 0.0)
             s[p + w.V_STATE] = _BEGUN
-            return busy(s, p, lane, plan_ns + table_cost(s, x, table, w.WAIT_ENTER, index, 0.0))
+            enter_ns = plan_ns + table_cost(s, x, table, w.WAIT_ENTER, index, 0.0)
+            if not busy(s, p, lane, enter_ns):
+                return False
+            state = _BEGUN
 
         # With a core to itself.
         if state == _BEGUN:
@@ -135,7 +140,9 @@ def waiting(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             look_up(s, x, p, found_ns(s, source) - started_ns)
             s[p + w.V_STATE] = _LOOKED_UP
             seen_ns = started_ns + s[lesson + w.X_SEEN]
-            return go_on_after(s, p, seen_ns - s[w.NOW])
+            if not go_on_after(s, p, seen_ns - s[w.NOW]):
+                return False
+            state = _LOOKED_UP
         if state == _LOOKED_UP:
             for stage in range(4):
                 s[actor + w.A_CPU] += s[lesson + w.X_CPU + stage]
@@ -239,7 +246,10 @@ def waiting(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             kind = s[p + w.V_PLAN + 3 * s[p + w.V_STAGE]]
             cost = w.SPIN_DETECTION if kind == SPIN else w.YIELD_DETECTION
             s[p + w.V_STATE] = _STAGE_DONE
-            return run_thread(s, thread, table_cost(s, x, table, cost, index, 0.0))
+            if not run_thread(s, thread, table_cost(s, x, table, cost, index, 0.0)):
+                return False
+            state = _STAGE_DONE
+            continue
 
         # Asleep on the doorbell.
         if state == _BELL:
@@ -335,11 +345,16 @@ def waiting(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             s[lane + w.L_UNPLACED] += cpu_ns - on_core_ns
             s[p + w.B_CPU] = on_core_ns
             s[p + w.V_STATE] = _WOKEN
-            return go_on_after(s, p, latency_ns - on_core_ns)
+            if not go_on_after(s, p, latency_ns - on_core_ns):
+                return False
+            state = _WOKEN
         if state == _WOKEN:
             wake_thread(s, thread)
             s[p + w.V_STATE] = _BELL_DONE
-            return run_thread(s, thread, s[p + w.B_CPU])
+            if not run_thread(s, thread, s[p + w.B_CPU]):
+                return False
+            state = _BELL_DONE
+            continue
 
         if state == _SEEN:
             mode = w.SPUN

@@ -248,7 +248,7 @@ ENTRY: Final = 4  # words of the agenda for each event: instant, order, event, a
 (Q_THREAD, Q_CPU, Q_IS_TAKEN, Q_N_WAITING, Q_WAITING, COURIER) = range(6)
 (
     Z_KIND,
-    Z_POLICY,
+    Z_POLICY,  # address of a function
     Z_STATE,
     Z_STATE_WORDS,
     Z_NUMBERS,
@@ -412,10 +412,11 @@ STEPS_ROOM: Final = 256
     BU_SENT,
     BU_N_SENT,
     BU_TALLIES,
+    BU_ROUTE,  # address of a function, 0: nothing to route
     BU_ROUTE_STATE,
     BU_ROUTE_NUMBERS,
     BULK,
-) = range(21)
+) = range(22)
 (NO_MEMORY, REGISTERED, PAGEABLE) = range(3)
 (
     SE_STEP,  # -1: free

@@ -23,7 +23,7 @@ from shmsim.sim.events.compiling import compiled
 from shmsim.sim.events.cores import is_there, run_thread, sleep_thread, wake_thread
 from shmsim.sim.events.device import is_drawn, launch, leave, step_of
 from shmsim.sim.events.luck import next_cost
-from shmsim.sim.events.memory import Numbers, Policies, Words
+from shmsim.sim.events.memory import Numbers, Words
 from shmsim.sim.events.sources import message, sleep_for
 from shmsim.sim.events.waiting import begin_spin, end_spin
 from shmsim.units import FOREVER_NS, US
@@ -45,7 +45,7 @@ LOOK_AGAIN_NS = 20 * US  # as in shmsim.sim.echo
 
 
 @compiled
-def working(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
+def working(s: Words, x: Numbers, p: int) -> bool:
     """Read calls, launch steps, and see to their end or leave that to the reply thread."""
     engine, actor, lane = s[p + w.P_ENGINE], s[p + w.P_ACTOR], s[p + w.P_LANE]
     rank, draws, ring = s[p + w.P_RANK], s[actor + w.A_DRAWS], s[engine + w.EN_REQUESTS]
@@ -103,7 +103,7 @@ def working(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
                     call_publish(s, p, WORKER, replies, reply_slots, n_bytes, work_ns, lane)
                     return True
         if state == _REPLIED:
-            learn(s, x, policies, p, lane)
+            learn(s, x, p, lane)
             s[p + w.P_STATE] = _SECOND_CALLED
             call_wait(s, p, WORKER, site, inbox, lane, 1, s[batch + w.M_STEP])
             know(s, p, s[p + w.E_N_DECODE], s[p + w.E_N_PREFILL], s[p + w.E_N_KV])
@@ -123,7 +123,7 @@ def working(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
                 s[p + w.F_STATE] = 0
                 return True
             _put(s, s[p + w.P_OTHER], batch)
-            learn(s, x, policies, p, lane)
+            learn(s, x, p, lane)
             state = _CALL
             continue
         if state == _LEAVE:
@@ -228,7 +228,7 @@ def replying(s: Words, p: int) -> bool:
 
 
 @compiled
-def finishing(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
+def finishing(s: Words, x: Numbers, p: int) -> bool:
     """Wait for the device, if this worker has one, and reply, where it is due."""
     engine, actor, lane = s[p + w.P_ENGINE], s[p + w.P_ACTOR], s[p + w.P_LANE]
     rank, draws, device = s[p + w.P_RANK], s[actor + w.A_DRAWS], s[engine + w.EN_DEVICE]
@@ -253,7 +253,9 @@ def finishing(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
                 return True
             else:
                 s[p + w.F_STATE] = _F_MEET
-                return busy(s, p, lane, 0)
+                if not busy(s, p, lane, 0):
+                    return False
+                state = _F_MEET
         if state == _F_WAITED:
             s[p + w.F_WORK] = s[p + w.V_SLOWNESS]
             leave(s, device, step)
@@ -297,7 +299,9 @@ def finishing(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
         if state == _F_AWAKE:
             wake_thread(s, thread)
             s[p + w.F_STATE] = _F_RAN
-            return run_thread(s, thread, 0)
+            if not run_thread(s, thread, 0):
+                return False
+            state = _F_RAN
         if state == _F_RAN:
             if s[p + w.F_CROWDED] == 0:
                 s[p + w.F_STATE] = _F_SPUN
@@ -334,6 +338,6 @@ def finishing(s: Words, x: Numbers, policies: Policies, p: int) -> bool:
             call_publish(s, p, FINISH, replies, slots, n_bytes, work_ns, lane)
             return True
         if s[engine + w.EN_IS_ASYNC] == 0:
-            learn(s, x, policies, p, lane)
+            learn(s, x, p, lane)
         s[p + w.P_ROUTINE] = s[p + w.F_CALLER]
         return True
