@@ -1,10 +1,11 @@
 """How near StepAhead comes to what no policy can beat, and how good the tuner's choice is.
 
 Usage: python experiments/bench/policies.py [--quick] [--json FILE] [--runs FOLDER]
-           [--parts {synthetic,real,park,tuner} ...]
+           [--parts {synthetic,real,park,crowd,tuner} ...]
 
 Calibrates, replays synthetic and recorded waits, lets StepAhead and spin take turns on the machine,
-and tunes. With --runs the profile and the records of the real runs are kept.
+and all policies with two workers on two cores, and tunes. With --runs the profile and the records
+of the turns with spin are kept.
 """
 
 import sys
@@ -13,11 +14,12 @@ import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import crowded
 import regret
 import turns
 from parts import Part, calibrated, end_as_ctrl_c_does, finish, measured, options, told
 
-from realrun.calibrate import N_REPLICATES, N_THOROUGH
+from realrun.host import usable_cores
 from shmsim.bounds.compare import ground, report
 from shmsim.bounds.recorded import recorded_waits
 from shmsim.bounds.replay import replay
@@ -34,28 +36,31 @@ from shmsim.wait import SCHEDULER_RECV
 SEED: Final = 1
 PRICE: Final = 10.0
 PRICES: Final = (1.0, 10.0, 100.0)
-PARTS: Final = ("synthetic", "real", "park", "tuner")
+PARTS: Final = ("synthetic", "real", "park", "crowd", "tuner")
 GAP_CLOSED: Final = 0.9
 ADDED_NS: Final = 10 * US
 CPU_SHARE: Final = 0.1
 MODEL_DELAY_NS: Final = 5 * US
 MODEL_SHARE: Final = 0.03
 WORSE_THAN_PARK: Final = 0.03
+AS_MANY_TOKENS: Final = 0.99  # of the best other's; turns differ by more
 REGRET_CORES: Final = 0.02
 
 
 class Effort(NamedTuple):
     """How much is run."""
 
-    replicates: int
+    replicates: int  # of the calibration
     waits: int
     tapes: int  # of real pairs
+    crowd_steps: int
+    crowd_turns: int
     regret_tapes: int
     workloads: tuple[str, ...]
 
 
-FULL: Final = Effort(N_THOROUGH, 4000, 12, 24, tuple(regret.WORKLOADS))
-QUICK: Final = Effort(N_REPLICATES, 1000, 2, 20, ("closed",))
+FULL: Final = Effort(6, 4000, 12, 400, 10, 20, tuple(regret.WORKLOADS))
+QUICK: Final = Effort(1, 1000, 2, 80, 2, 4, ("closed",))
 
 
 def claim(name: str, found: Estimate, unit: str, bound: float, direction: str = "<=") -> Claim:
@@ -144,6 +149,37 @@ def _worst(record: dict[str, float], ending: str) -> float:
     return max(value for name, value in record.items() if name.endswith(ending))
 
 
+def measure_crowd(effort: Effort, profile: MachineProfile, _folder: Path) -> Part:
+    """Tokens with two workers on two cores, against the best of all other policies."""
+    n_cores = len(usable_cores())
+    if n_cores > crowded.PROCESSES - 1:
+        print(f"  left out: {n_cores} cores for {crowded.PROCESSES} processes are no crowd")
+        return [], {"skipped": f"{n_cores} cores"}
+    found = crowded.run(profile, effort.crowd_steps, effort.crowd_turns, progress)
+    rivals = [name for name in found.turns[0] if name != crowded.OURS]
+    ratios = {
+        rival: mean_of_replications(found.ratios(rival), seed=SEED) for rival in sorted(rivals)
+    }
+    for rival, ratio in ratios.items():
+        print(f"  tokens of step-ahead over those of {rival}: {ratio.text()}")
+    least = min(ratios.values(), key=lambda ratio: ratio.value)
+    name = "policy/stepahead/tp2_tokens_over_best_other"
+    record = {
+        "screened": {policy: turn._asdict() for policy, turn in found.screened.items()},
+        "turns": [
+            {policy: turn._asdict() for policy, turn in turns_of.items()}
+            for turns_of in found.turns
+        ],
+        "ratios": {rival: ratio._asdict() for rival, ratio in ratios.items()},
+    }
+    return [claim(name, least, "ratio", AS_MANY_TOKENS, ">=")], record
+
+
+def progress(label: str) -> None:
+    """Say what runs now."""
+    print(f"  {label}", flush=True)
+
+
 def measure_tuner(effort: Effort, profile: MachineProfile, _folder: Path) -> Part:
     """What the tuner's choice costs more than the best in hindsight, tape by tape."""
     found = {}
@@ -167,6 +203,7 @@ def main() -> None:
         "synthetic": measure_synthetic,
         "real": measure_real,
         "park": measure_park,
+        "crowd": measure_crowd,
         "tuner": measure_tuner,
     }
     started_s = time.monotonic()
@@ -185,5 +222,7 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
+    except (OSError, RuntimeError, ValueError) as error:
+        sys.exit(f"failed: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -25,7 +25,7 @@ TINY = RunConfig(
 
 @pytest.fixture(scope="module")
 def bench():
-    names = ("regret", "turns")
+    names = ("crowded", "regret", "turns")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(BENCH)
         yield {name: import_module(name) for name in names}
@@ -59,3 +59,15 @@ def test_turns_compare_delay_and_cpu_with_spin(bench):
     }
     assert found.added_ns == pytest.approx(medians["StepAhead"] - medians["BusySpin"])
     assert 0 < found.cpu_share < 1
+
+
+def test_a_crowd_is_compared_turn_by_turn(bench):
+    turn = bench["crowded"].Turn
+    turns = [
+        {"step-ahead": turn(900.0 + n, 0.3), "park": turn(1000.0, 0.2), "spin": turn(450.0, 1.9)}
+        for n in range(2)
+    ]
+    crowd = bench["crowded"].Crowd({}, turns)
+    assert crowd.ratios("park") == pytest.approx([0.9, 0.901])
+    assert crowd.ratios("spin") == pytest.approx([2.0, 2.0], rel=0.01)
+    assert bench["crowded"].config_of(50).engine.workers == bench["crowded"].PROCESSES - 1
