@@ -93,7 +93,7 @@ figures: $(VENV)/.stamp-run
 	@$(BIN)/python -m paper --records $(FRESH) --pictures --out build/fresh
 
 docs: $(VENV)/.stamp-dev
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q -f docs/site/mkdocs.yml
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -f docs/site/mkdocs.yml
 	@echo "open build/docs/index.html"
 
 clean:

@@ -1,6 +1,7 @@
 """The site is built strictly, needs nobody else's server, and says what the code does."""
 
 import re
+import shutil
 import subprocess
 import sys
 
@@ -20,16 +21,33 @@ pytestmark = pytest.mark.slow
 _LOADED = re.compile(r'<(?:script|img|iframe)[^>]+src="?([^">\s]+)|<link[^>]+href="?([^">\s]+)')
 
 
+def build(root, out):
+    # Not --quiet: it mutes the warnings that strictness counts.
+    words = [sys.executable, "-m", "mkdocs", "build", "-f", "docs/site/mkdocs.yml"]
+    return subprocess.run(
+        [*words, "-d", str(out)], cwd=root, capture_output=True, text=True, check=False
+    )
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """Where it was built."""
     out = tmp_path_factory.mktemp("site")
-    words = [sys.executable, "-m", "mkdocs", "build", "-q", "-f", "docs/site/mkdocs.yml"]
-    done = subprocess.run(
-        [*words, "-d", str(out)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = build(ROOT, out)
     assert done.returncode == 0, done.stdout + done.stderr
     return out
+
+
+def test_a_link_to_nothing_stops_the_build(tmp_path):
+    for beside in ROOT.iterdir():
+        if beside.name != "docs":
+            (tmp_path / beside.name).symlink_to(beside)
+    shutil.copytree(DOCS, tmp_path / "docs")
+    with (tmp_path / "docs/index.md").open("a") as page:
+        page.write("\n[gone](../realrun/no_such_file.py)\n")
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    assert "index.md links to ../realrun/no_such_file.py" in done.stderr
 
 
 def test_nothing_is_loaded_from_elsewhere(site):
