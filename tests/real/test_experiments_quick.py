@@ -43,6 +43,16 @@ def test_an_experiment_runs_in_little_and_stores_a_record(name, read_record, tmp
     assert not list((tmp_path / "runs").glob("**/cells"))
 
 
+def test_the_model_says_the_same_twice(read_record, tmp_path):
+    digests = set()
+    for out in ("first", "second"):
+        command = [sys.executable, str(EXPERIMENTS / "run.py"), "12", "--quick", "--node", "here"]
+        command += ["--out", str(tmp_path / out)]
+        subprocess.run(command, check=True, capture_output=True, timeout=180, cwd=tmp_path)
+        digests.add(read_record(tmp_path / out / "record.json").digest("here"))
+    assert len(digests) == 1
+
+
 def test_ctrl_c_keeps_what_is_done_and_leaves_nothing_else(read_record, tmp_path):
     command = [sys.executable, str(EXPERIMENTS / "run.py"), "07", "--quick"]
     command += ["--out", str(tmp_path / "out")]

@@ -1,4 +1,4 @@
-"""What experiments 03, 06, 07, 09 and 13 make of their cells, on made-up ones."""
+"""What experiments 01, 03, 06, 07, 09 and 13 make of their cells, on made-up ones."""
 
 import importlib.util
 import sys
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from shmsim.arena_sizing.erlang import erlang_b
+from shmsim.profile import MachineProfile
 from shmsim.units import MS, US
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -31,6 +32,7 @@ def modules():
         patch.syspath_prepend(EXPERIMENTS / "bench")
         found = {}
         for name in (
+            "01_calibration",
             "03_spin_thresholds",
             "06_doorbells",
             "07_lost_wakeups",
@@ -53,7 +55,7 @@ def plan_of(modules, number):
     return read_plan(EXPERIMENTS / find(number) / "config.toml")
 
 
-@pytest.mark.parametrize("number", ["03", "06", "07", "09", "13"])
+@pytest.mark.parametrize("number", ["01", "03", "06", "07", "09", "13"])
 def test_the_quick_plan_asks_for_less_of_the_same(modules, number):
     module, plan = modules[number], plan_of(modules, number)
     before = str(plan)
@@ -61,6 +63,23 @@ def test_the_quick_plan_asks_for_less_of_the_same(modules, number):
     quick = {cell.name for cell in module.cells(module.quick(plan))}
     assert 0 < len(quick) <= len(full)
     assert str(plan) == before, "a quick plan changed the one it was made from"
+
+
+# 01: calibration.
+
+
+def test_how_stable_a_cost_is_shows_in_the_range_over_the_restarts(modules):
+    profile = MachineProfile.shipped("vm-2cpu")
+    medians = modules["01"].medians_ns(profile)
+    row = {"medians_ns": medians}
+    again = {"medians_ns": medians | {"wake_latency@2e+06": 1.5 * medians["wake_latency@2e+06"]}}
+    stable = modules["01"].stability([row, row])
+    assert all(found["range_over_median"] == 0 for found in stable.values())
+    moved = modules["01"].stability([row, again])["wake_latency@2e+06"]
+    assert moved["range_over_median"] == pytest.approx(0.5 / 1.25)
+    claims = {claim.id: claim for claim in modules["01"].claims([row, again], 0)}
+    assert not claims["calibration/wake_latency_2ms_range_over_median"].holds
+    assert claims["calibration/spin_detection_p50_ns"].holds
 
 
 # 03: spin thresholds.
