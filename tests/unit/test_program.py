@@ -58,6 +58,7 @@ QUICK = {
     "shmsim export": "park -e libgomp -p vm-2cpu",
     "realrun doctor": "",
     "realrun report": "validation",
+    "realrun contribute": "run --yes",
     "realrun vllm-import": "traces",
     "realrun vllm-switch": "control",
 }
