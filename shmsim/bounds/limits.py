@@ -72,34 +72,63 @@ def limits_of(
     ValueError
         If there are fewer than ten waits, or the penalty is not positive.
     """
+    gap, floor, penalty = _over_the_floor(trace, penalty_ns, awake_ns)
+    timer = np.broadcast_to(np.asarray(timer_ns, dtype=np.float64), gap.shape)
+    doze_ns, end_ns = best_fixed(gap, penalty, timer)
+    plain = _by_all(gap, trace, penalty, 0.0 * timer)
+    return Limits(
+        floor + np.minimum(gap, np.minimum(timer, penalty)),
+        floor + np.minimum(gap, penalty),
+        floor + _by_batch(gap, trace, penalty, 0.0 * timer, plain),
+        floor + plain,
+        floor + fixed_costs(gap, doze_ns, end_ns, penalty, timer),
+        floor + _by_batch(gap, trace, penalty, timer, _by_all(gap, trace, penalty, timer)),
+        (doze_ns, end_ns),
+    )
+
+
+def least_with_features(
+    trace: WaitTrace, penalty_ns: Float64Array | float, awake_ns: float = 0.0
+) -> Float64Array:
+    """L2 alone, for sliders: the others take most of the time of `limits_of`, whose words hold."""
+    gap, floor, penalty = _over_the_floor(trace, penalty_ns, awake_ns)
+    free = np.zeros(len(gap))
+    return floor + _by_batch(gap, trace, penalty, free, _by_all(gap, trace, penalty, free))
+
+
+def _over_the_floor(
+    trace: WaitTrace, penalty_ns: Float64Array | float, awake_ns: float
+) -> tuple[Float64Array, Float64Array, Float64Array]:
+    """Gaps, what everybody pays, and the penalty beyond that: a problem without the former."""
     if trace.n_waits < 10:
         raise ValueError(f"bounds need at least 10 waits, got {trace.n_waits}")
     gap = np.maximum(trace.gap_ns, 0).astype(np.float64)
     penalty = np.broadcast_to(np.asarray(penalty_ns, dtype=np.float64), gap.shape)
-    timer = np.broadcast_to(np.asarray(timer_ns, dtype=np.float64), gap.shape)
     if not (penalty > 0).all():
         raise ValueError(f"the block penalty must be positive, got {penalty.min():g} ns")
-    # Everybody pays the least of both; what remains is a problem without it.
     floor = np.where(gap > 0.0, np.minimum(penalty, awake_ns), 0.0)
-    penalty = np.maximum(penalty - awake_ns, 1.0)
-    doze_ns, end_ns = best_fixed(gap, penalty, timer)
-    blind = np.zeros((trace.n_waits, 0))
-    plain = crossed(gap, blind, trace, penalty, 0.0 * timer)
-    # A line that fits worse than none is no knowledge.
-    known = _cheaper(crossed(gap, trace.features, trace, penalty, 0.0 * timer), plain)
-    timed = _cheaper(
-        crossed(gap, trace.features, trace, penalty, timer),
-        crossed(gap, blind, trace, penalty, timer),
-    )
-    return Limits(
-        floor + np.minimum(gap, np.minimum(timer, penalty)),
-        floor + np.minimum(gap, penalty),
-        floor + known,
-        floor + plain,
-        floor + fixed_costs(gap, doze_ns, end_ns, penalty, timer),
-        floor + timed,
-        (doze_ns, end_ns),
-    )
+    return gap, floor, np.maximum(penalty - awake_ns, 1.0)
+
+
+def _by_all(
+    gap: Float64Array, trace: WaitTrace, penalty: Float64Array, timer: Float64Array
+) -> Float64Array:
+    """Cost where all waits are alike."""
+    return crossed(gap, np.zeros((trace.n_waits, 0)), trace, penalty, timer)
+
+
+def _by_batch(
+    gap: Float64Array,
+    trace: WaitTrace,
+    penalty: Float64Array,
+    timer: Float64Array,
+    plain: Float64Array,
+) -> Float64Array:
+    """Cost where the batch is known; ``plain`` where a line fits worse than none, or has no use."""
+    features = trace.features
+    if (features == features[0]).all():
+        return plain
+    return _cheaper(crossed(gap, features, trace, penalty, timer), plain)
 
 
 def _cheaper(one: Float64Array, other: Float64Array) -> Float64Array:

@@ -7,7 +7,7 @@ import numpy as np
 
 from shmsim.bounds.compare import means_at
 from shmsim.bounds.law import Float64Array
-from shmsim.bounds.limits import limits_of
+from shmsim.bounds.limits import least_with_features
 from shmsim.bounds.recorded import recorded_waits
 from shmsim.bounds.trace import WaitTrace
 from shmsim.profile import MachineProfile
@@ -94,7 +94,7 @@ def _least_ns(trace: WaitTrace, profile: MachineProfile, price: float) -> Float6
     wake_ns, park_ns = (means_at(profile.costs[c], trace) for c in ("wake_latency", "park_cpu"))
     awake_ns = price * float(means_at(profile.costs["spin_detection"], trace)[0])
     penalty_ns = np.maximum(price * wake_ns + park_ns, 1.0)
-    return limits_of(trace, penalty_ns, 0.0, awake_ns).with_features
+    return least_with_features(trace, penalty_ns, awake_ns)
 
 
 def _kinder_ns(trace: WaitTrace, profile: MachineProfile, price: float, site: int) -> Float64Array:
