@@ -127,7 +127,8 @@ def run_merge(arguments: argparse.Namespace) -> None:
     experiment = load(EXPERIMENTS / find(record.experiment))
     record = told(experiment, record, arguments.out)
     same, of = agreement(record)
-    console.print(f"{len(record.nodes)} nodes; {same} of {of} cells of the model say the same")
+    if of:
+        console.print(f"{same} of {of} cells of the model say the same on all nodes")
     tell(record, arguments.out)
 
 

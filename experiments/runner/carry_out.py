@@ -15,6 +15,7 @@ from runner.kept import Kept, hash_of, only_one
 from runner.origin import box_hash, commit, label_of, source_hash
 from runner.record import Record, Row, checked
 from shmsim.claims import write_claims
+from shmsim.console import console
 
 CLAIMS: Final = "claims.json"
 _WORK: Final = "work"
@@ -159,6 +160,8 @@ def told(experiment: Experiment, record: Record, out: Path) -> Record:
     for label in record.nodes:
         place = out if single else out / label
         place.mkdir(exist_ok=True)
+        if not single:
+            console.rule(label)
         found: Findings = experiment.report(record.results(label), place)
         suffix = "" if single else f"@{label}"
         claims += [claim._replace(id=claim.id + suffix) for claim in found.claims]
