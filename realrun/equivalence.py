@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy
 
 _ONE_SIDED: Final = 0.95
 
@@ -55,7 +55,7 @@ class Estimate(NamedTuple):
         if n < 2:
             raise ValueError(f"an interval needs at least 2 values, got {n}; repeat the run")
         mean = float(np.mean(values))
-        half = float(stats.t.ppf(_ONE_SIDED, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
+        half = float(scipy.stats.t.ppf(_ONE_SIDED, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
         return cls(mean, mean - half, mean + half, n)
 
     def verdict(self, margin: float) -> Verdict:

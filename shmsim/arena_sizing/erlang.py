@@ -1,6 +1,6 @@
 """Erlang's loss formula: how often all slots are taken when nobody waits for one (1917)."""
 
-from scipy.stats import poisson
+import scipy
 
 
 def erlang_b(slots: int, load: float) -> float:
@@ -23,7 +23,7 @@ def erlang_b(slots: int, load: float) -> float:
     """
     if load <= 0:
         return 0.0 if slots else 1.0
-    return float(poisson.pmf(slots, load) / poisson.cdf(slots, load))
+    return float(scipy.stats.poisson.pmf(slots, load) / scipy.stats.poisson.cdf(slots, load))
 
 
 def slots_for(load: float, probability: float) -> int:

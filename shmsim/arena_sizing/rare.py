@@ -3,8 +3,8 @@
 from typing import Final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import chi2
 
 from shmsim.stats.batches import batch_means
 from shmsim.stats.estimate import CONFIDENCE, Estimate
@@ -52,7 +52,7 @@ def rare_share(
         return Estimate(0.0, 0.0, 0.0, confidence, 0, "there was nothing to fall back", seed)
     times_ns = at_ns[happened]
     if len(times_ns) == 0:
-        high = float(chi2.ppf((1 + confidence) / 2, 2)) / 2 / n
+        high = float(scipy.stats.chi2.ppf((1 + confidence) / 2, 2)) / 2 / n
         caveat = f"it never happened in {n}; a cluster of k would raise the upper end k times"
         return Estimate(0.0, 0.0, min(high, 1.0), confidence, 0, _METHOD, seed, caveat)
     if len(times_ns) >= _COMMON * n and n >= _LEAST_FOR_BATCHES:
@@ -63,7 +63,7 @@ def rare_share(
     spread = float((sizes**2).sum() / sizes.sum())
     events = len(times_ns) / spread
     alpha = 1 - confidence
-    low = float(chi2.ppf(alpha / 2, 2 * events)) / 2 * spread / n
-    high = float(chi2.ppf(1 - alpha / 2, 2 * events + 2)) / 2 * spread / n
+    low = float(scipy.stats.chi2.ppf(alpha / 2, 2 * events)) / 2 * spread / n
+    high = float(scipy.stats.chi2.ppf(1 - alpha / 2, 2 * events + 2)) / 2 * spread / n
     value = len(times_ns) / n
     return Estimate(value, low, min(high, 1.0), confidence, len(sizes), _METHOD, seed)

@@ -10,7 +10,7 @@ import math
 from typing import Final
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from shmsim.stats.estimate import CONFIDENCE, Estimate, Float64Array, Values, student
 
@@ -100,4 +100,4 @@ def von_neumann(means: Float64Array) -> tuple[float, float]:
     steps = np.diff(means)
     correlation = 1 - float(steps @ steps) / (2 * total)
     spread = math.sqrt((n - 2) / (n * n - 1))
-    return correlation, float(stats.norm.sf(correlation / spread))
+    return correlation, float(scipy.stats.norm.sf(correlation / spread))

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from shmsim.stats.estimate import (
     CONFIDENCE,
@@ -64,7 +64,7 @@ def paired_ratio(
     above, below = float(first.mean()), float(second.mean())
     method = "paired replications, Fieller"
     ((v_above, v_both), (_, v_below)) = np.cov(first, second, ddof=1) / n
-    t2 = float(stats.t.ppf((1 + confidence) / 2, n - 1)) ** 2
+    t2 = float(scipy.stats.t.ppf((1 + confidence) / 2, n - 1)) ** 2
     a = below**2 - t2 * float(v_below)
     b = above * below - t2 * float(v_both)
     c = above**2 - t2 * float(v_above)

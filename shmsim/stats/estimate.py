@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 Float64Array = NDArray[np.float64]
 Values = Float64Array | Sequence[float]
@@ -93,7 +93,7 @@ def student(
     caveat: str = "",
 ) -> Estimate:
     """Interval of a mean of ``n`` independent, nearly normal pieces, by Student's law."""
-    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * standard_error
+    half = float(scipy.stats.t.ppf((1 + confidence) / 2, n - 1)) * standard_error
     return Estimate(value, value - half, value + half, confidence, n, method, seed, caveat)
 
 

@@ -4,7 +4,7 @@ import math
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from shmsim.stats.estimate import CONFIDENCE, Estimate, Float64Array, Values
 
@@ -95,7 +95,7 @@ def against_reference(
     else:
         method = f"paired replications, joint with {k - 1} others (Bonferroni)"
         tail = (1 - confidence) / 2 / max(len(varying), 1)
-        critical = float(stats.t.isf(tail, n - 1))
+        critical = float(scipy.stats.t.isf(tail, n - 1))
     found = []
     for mean, error in zip(means.tolist(), errors.tolist(), strict=True):
         half = critical * error
@@ -105,7 +105,7 @@ def against_reference(
             # Of N draws none more extreme is no proof of 0.
             p_value = float((1 + (greatest >= abs(mean) / error).sum()) / (1 + len(greatest)))
         else:
-            p_value = min(1.0, 2 * len(varying) * float(stats.t.sf(abs(mean) / error, n - 1)))
+            p_value = min(1.0, 2 * len(varying) * float(scipy.stats.t.sf(abs(mean) / error, n - 1)))
         estimate = Estimate(mean, mean - half, mean + half, confidence, n, method, seed)
         found.append(Comparison(estimate, p_value))
     return found

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from shmsim.stats.estimate import CONFIDENCE, Estimate, Values, student
 
@@ -50,8 +50,8 @@ def quantile_of_independent(
         raise ValueError(f"a quantile needs values and a p within (0, 1); got {n} values, p = {p}")
     tail = (1 - confidence) / 2
     # The k-th smallest is below the quantile if at least k values are: a binomial number.
-    below = int(stats.binom.ppf(tail, n, p))
-    above = int(stats.binom.ppf(1 - tail, n, p)) + 1
+    below = int(scipy.stats.binom.ppf(tail, n, p))
+    above = int(scipy.stats.binom.ppf(1 - tail, n, p)) + 1
     low = float(found[below - 1]) if below >= 1 else -math.inf
     high = float(found[above - 1]) if above <= n else math.inf
     caveat = ""
