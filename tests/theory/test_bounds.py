@@ -13,6 +13,7 @@ from shmsim.bounds.compare import (
     gap_closed,
     ground,
     mean_of,
+    ratio_of,
     report,
     value_of_features,
 )
@@ -304,3 +305,12 @@ def test_spin_and_park_close_nothing_of_their_own_gap():
     assert report(Park(), on).gap_closed.value == pytest.approx(0.0)
     assert report(BusySpin(), on).gap_closed.value < 0
     assert report(PRESETS["quantile-doze"], on).gap_closed.value > 0.7
+
+
+def test_the_ratio_of_two_costs_is_that_of_their_sums_and_certain_where_they_move_together():
+    rng = np.random.default_rng(1)
+    cost = rng.exponential(1e5, 2000)
+    found = ratio_of(2.0 * cost, cost)
+    assert found == pytest.approx((2.0, 2.0, 2.0))
+    other = ratio_of(rng.exponential(1e5, 2000), cost)
+    assert other.low < 1.0 < other.high
