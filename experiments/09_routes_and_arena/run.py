@@ -136,9 +136,10 @@ def report(results: Results, _out: Path) -> Findings:
         for name, content in results.of("model").items()
         for row in _with_load(plan, name, content)
     ]
-    worst = max((c for c in compared if c["law"] != "bursts"), key=lambda c: abs(c["z"]))
+    poisson = [c for c in compared if c["law"] != "bursts"]
+    worst = max(poisson, key=lambda c: abs(c["z"]))
     console.print(
-        f"fallback against Erlang B: worst of {len(compared)} cells {worst['law']}, "
+        f"fallback against Erlang B: worst of {len(poisson)} cells {worst['law']}, "
         f"{worst['slots']} slots: {worst['share']:.4f}, Erlang {worst['erlang']:.4f}, "
         f"{worst['z']:+.1f} standard errors"
     )
