@@ -18,7 +18,7 @@ def has_work(eng: Any) -> Any:
     return eng.n_admitted > eng.n_begun or eng.n_decoding > 0 or eng.partial >= 0
 
 
-@inner
+@within
 def admit(eng: Any, now_ns: Any) -> Any:
     """`Batcher.admit`."""
     if eng.is_closed:
@@ -51,7 +51,7 @@ def _begin_output(eng: Any, batch: Any, number: Any) -> Any:
     batch.n_first += 1
 
 
-@inner
+@within
 def schedule(eng: Any, batch: Any) -> Any:
     """`Batcher.schedule`."""
     step = eng.step
@@ -95,7 +95,7 @@ def schedule(eng: Any, batch: Any) -> Any:
     batch.pending = has_work(eng)
 
 
-@inner
+@within
 def complete(eng: Any, batch: Any, now_ns: Any) -> Any:
     """`Batcher.complete`."""
     eng.last_completed_ns = now_ns

@@ -83,7 +83,7 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) ->
     state_at = records_at(dtype)
     plan, after = policy_within(plan), policy_within(after)
 
-    @inner
+    @within
     def begin(eng: Any, states: Any, decisions: Any, actor: Any, site: Any, batch: Any) -> Any:
         """`Actor.await_source` up to the wait itself; False if the plan cannot be carried out.
 
@@ -120,7 +120,7 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) ->
         site.started_ns = actor.t_ns
         return is_sound(site)
 
-    @inner
+    @within
     def learn(eng: Any, states: Any, decisions: Any, actor: Any, site: Any) -> Any:
         """`Actor.learn` at one site."""
         if not site.is_finished:

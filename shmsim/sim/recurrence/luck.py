@@ -411,7 +411,7 @@ def draw_from(eng: Any, costs: Any, index: Any, occasion: Any, x: Any) -> Any:
     return along(cost, drawn_float_at(at, occasion), x)
 
 
-@inner
+@within
 def _counted(eng: Any, cost: Any, occasion: Any, x: Any) -> Any:
     """The same of a curve along a count."""
     parity = occasion & 1

@@ -14,7 +14,7 @@ from shmsim.sim.recurrence.luck import (
     YIELD_DETECTION,
     draw,
 )
-from shmsim.sim.recurrence.memory import inner, within
+from shmsim.sim.recurrence.memory import within
 from shmsim.units import FOREVER_NS
 from shmsim.wait import DOZE, KIND_NAMES, NAP, PARK, POLL, REHEARSE, SPIN, YIELD
 
@@ -43,7 +43,7 @@ def is_sound(site: Any) -> Any:
     return False
 
 
-@inner
+@within
 def _see(eng: Any, site: Any, after_ns: Any) -> Any:
     """`VirtualWait.see`; returns when it is seen, and notes the rest at the site."""
     costs, index, cpu_ns = site.costs, site.index, site.cpu_ns
@@ -114,7 +114,7 @@ def _see(eng: Any, site: Any, after_ns: Any) -> Any:
     return max(begin_ns, 0)
 
 
-@inner
+@within
 def meet(eng: Any, site: Any, found_ns: Any) -> Any:
     """What a waiter waits for comes at this instant; for how long it is armed then, -1 if it isn't.
 
@@ -146,7 +146,7 @@ def meet(eng: Any, site: Any, found_ns: Any) -> Any:
     return after_ns - site.untils_ns[site.stage] + site.rested_ns
 
 
-@inner
+@within
 def carried_ns(eng: Any, site: Any) -> Any:
     """CPU time of each of the two I/O threads that carried the ring, where rings need one."""
     drawn_ns = draw(eng, site.costs + CARRY, site.index, site.rested_ns)

@@ -43,7 +43,7 @@ def spend(actor: Any, duration_ns: Any) -> Any:
     actor.t_ns += duration_ns
 
 
-@inner
+@within
 def _ring(eng: Any, actor: Any, n_armed: Any, asleep_ns: Any) -> Any:
     """`Actor._ring_bell`."""
     index = actor.n_published
@@ -59,7 +59,7 @@ def _ring(eng: Any, actor: Any, n_armed: Any, asleep_ns: Any) -> Any:
     actor.owed_ns += owed_ns
 
 
-@inner
+@within
 def _publish_call(eng: Any, work_ns: Any) -> Any:
     """Publish a call to all workers, each of which waits for it, up to the end of their waits."""
     sched = actor_at(eng.actors, 0)
@@ -80,7 +80,7 @@ def _publish_call(eng: Any, work_ns: Any) -> Any:
     return published_ns
 
 
-@inner
+@within
 def _reply_bytes(eng: Any, site: Any, batch: Any) -> Any:
     """Bytes of the reply that a site waits for: to the first of two calls without a result."""
     return (
@@ -90,7 +90,7 @@ def _reply_bytes(eng: Any, site: Any, batch: Any) -> Any:
     )
 
 
-@inner
+@within
 def publish_reply(eng: Any, batch: Any, rank: Any) -> Any:
     """A worker replies to the scheduler, which waits for it, up to the end of that wait."""
     sched, site = actor_at(eng.actors, 0), site_at(eng.sites, rank)
@@ -136,7 +136,7 @@ def end_wait(eng: Any, actor: Any, site: Any, process: Any) -> Any:
         row.stage_kind = site.kinds[site.stage]
 
 
-@inner
+@within
 def _carry(eng: Any, site: Any, reader: Any, writer: Any) -> Any:
     """Count what I/O threads did for a ring that woke a reader."""
     if eng.has_courier and site.belled:
@@ -145,7 +145,7 @@ def _carry(eng: Any, site: Any, reader: Any, writer: Any) -> Any:
         writer.courier_ns += cpu_ns
 
 
-@inner
+@within
 def _read(eng: Any, actor: Any, work_ns: Any, n_bytes: Any) -> Any:
     """`Actor.read`; what was slept on is part of the work."""
     index = actor.n_read
@@ -158,7 +158,7 @@ def _read(eng: Any, actor: Any, work_ns: Any, n_bytes: Any) -> Any:
 # The scheduler.
 
 
-@inner
+@within
 def send(eng: Any, batch: Any) -> Any:
     """Form a batch and publish its first call, up to its launch; False: no law for its time."""
     sched = actor_at(eng.actors, 0)
@@ -189,7 +189,7 @@ def send(eng: Any, batch: Any) -> Any:
     return drawn_ns != OUTSIDE
 
 
-@inner
+@within
 def send_second_call(eng: Any) -> Any:
     """Publish the second call of a step, up to its being read."""
     sched = actor_at(eng.actors, 0)
@@ -203,7 +203,7 @@ def send_second_call(eng: Any) -> Any:
         _read(eng, worker, work_ns, eng.second_bytes)
 
 
-@inner
+@within
 def read_reply(eng: Any, batch: Any, rank: Any, work_ns: Any) -> Any:
     """Let the scheduler read the reply of a rank, and do the work that follows."""
     site = site_at(eng.sites, rank)
@@ -211,7 +211,7 @@ def read_reply(eng: Any, batch: Any, rank: Any, work_ns: Any) -> Any:
     _read(eng, actor_at(eng.actors, 0), site.slowness_ns + work_ns, n_bytes)
 
 
-@inner
+@within
 def read_first_replies(eng: Any, batch: Any) -> Any:
     """Read the last of the replies to the first of two calls."""
     sched = actor_at(eng.actors, 0)
@@ -220,7 +220,7 @@ def read_first_replies(eng: Any, batch: Any) -> Any:
     read_reply(eng, batch, eng.n_replies - 1, work_ns)
 
 
-@inner
+@within
 def end_step(eng: Any, batch: Any) -> Any:
     """Take in the tokens of a step, and read the last of the replies."""
     sched = actor_at(eng.actors, 0)
@@ -254,7 +254,7 @@ def idle(eng: Any, sched: Any, arrival_ns: Any) -> Any:
 # Workers.
 
 
-@inner
+@within
 def _launch(eng: Any, batch: Any, drawn_ns: Any) -> Any:
     """All workers have launched a step: work out when it begins and ends.
 
@@ -290,7 +290,7 @@ def take_over(lane: Any, batch: Any, rank: Any) -> Any:
     lane.t_ns = max(lane.t_ns, batch.handed_ns[rank])
 
 
-@inner
+@within
 def await_echo(eng: Any, actor: Any, batch: Any, index: Any) -> Any:
     """Wait for the end of a step as realrun does (`shmsim.sim.echo`); returns work that follows."""
     spend(actor, 0)
@@ -311,7 +311,7 @@ def await_echo(eng: Any, actor: Any, batch: Any, index: Any) -> Any:
     return work_ns
 
 
-@inner
+@within
 def _output_ns(eng: Any, actor: Any, step: Any) -> Any:
     """`Payloads.output_ns`."""
     n_bytes, largest = eng.output_bytes, eng.largest_output_bytes
@@ -322,7 +322,7 @@ def _output_ns(eng: Any, actor: Any, step: Any) -> Any:
     return draw(eng, actor.costs + OUTPUT, step, largest) * n_bytes // largest
 
 
-@inner
+@within
 def _note_step(eng: Any, batch: Any, seen_ns: Any) -> Any:
     """Write down when a step was seen, and its row if rows are kept."""
     tokens = tokens_at(eng.tokens, eng.n_step_rows)
