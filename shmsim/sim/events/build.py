@@ -1,7 +1,7 @@
 """Lays out the memory of a run: what `shmsim.sim.box` and `shmsim.sim.loop` build in SimPy."""
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -169,8 +169,7 @@ class _Luck:
     def stream(self, entity: str, purpose: str, curve: Curve | None = None) -> int:
         """A stream; of a cost, with its curve."""
         memory = self._memory
-        state: Any = self._tape.generator(entity, purpose).bit_generator.state
-        key = np.asarray(state["state"]["key"], np.uint64).view(np.int64)
+        key = self._tape.key(entity, purpose).view(np.int64)
         memory.align(w.STREAM)
         n, xs, quantiles = self._curve(curve) if curve else (0, 0, 0)
         return memory.record(

@@ -46,7 +46,7 @@ def simulate_events(
     *,
     traces: bool = False,
 ) -> RunRecords:
-    """Run the model once on the event engine: `shmsim.sim.run.simulate`, eighty times as fast.
+    """Run the model once on the event engine: `shmsim.sim.run.simulate`, a hundred times as fast.
 
     Parameters
     ----------
