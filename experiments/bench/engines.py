@@ -172,7 +172,7 @@ def _policies(n: int) -> list[WakeAhead]:
 
 
 def measure_sweep(effort: Effort) -> Part:
-    """64 policies on one tape, and one point for a slider."""
+    """64 policies on one tape, and the points of a slider."""
     claims, table = [], {}
     for name, loop in loops().items():
         if refuses(loop.config, loop.profile) is not None:
@@ -195,11 +195,15 @@ def measure_sweep(effort: Effort) -> Part:
     loop = loops()["a core for each thread"]
     config = loop.steps(effort.sweep_steps // 10)
     points_ms = []
-    for policy in _policies(effort.rounds):
+    for policy in _policies(1 + effort.rounds):
         started_s = time.perf_counter()
         run_many(config, [policy], loop.profile)
         points_ms.append(1e3 * (time.perf_counter() - started_s))
-    claims.append(_spread("engines/slider_point_ms", points_ms, "ms", SLIDER_MS, "<="))
+    # The first point draws the tape, the others find it drawn.
+    first_ms, *moved_ms = points_ms
+    print(f"  first point of a slider {first_ms:.0f} ms, then {np.median(moved_ms):.0f} ms")
+    for name, found in (("first_point", [first_ms]), ("point", moved_ms)):
+        claims.append(_spread(f"engines/slider_{name}_ms", found, "ms", SLIDER_MS, "<="))
     return claims, {"sweep_s": table, "slider_ms": points_ms}
 
 
