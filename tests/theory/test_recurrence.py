@@ -452,6 +452,21 @@ def test_a_slider_meets_the_luck_of_simpy_wherever_it_is_moved(short_windows, no
     assert len(luck._KEPT) == 3  # one of all that costs, and what each class takes to decide
 
 
+@pytest.mark.parametrize("replies", ["rank0", "all"])
+@pytest.mark.parametrize("scheduling", ["sync", "async"])
+def test_what_is_drawn_for_a_batch_that_has_settled_is_that_of_simpy(
+    nothing_kept, scheduling, replies
+):
+    engine = EngineConfig(2, 2, scheduling, 8, 64)
+    workload = WorkloadConfig("closed", 5, 1.0, 1.0, 3, 3, 9, 90, 140)
+    config = config_of(engine=engine, workload=workload, handoff=HandoffConfig(replies=replies))
+    check(config, WakeAhead(), PROFILES["vm-2cpu"])
+    rows = np.concatenate([w.costs for each in luck._KEPT.values() for w in each._windows])
+    settled = (rows["settled"] != 0).any(axis=1)
+    assert settled.sum() > 10
+    assert (rows["kind"][settled] == luck.COUNTED).all()
+
+
 def test_what_exceeds_the_room_is_drawn_in_one_place(short_windows, nothing_kept, monkeypatch):
     monkeypatch.setattr(luck, "_MOST_BYTES_EACH", 0)
     monkeypatch.setattr(luck, "_MOST_BYTES", 0)
