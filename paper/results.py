@@ -131,6 +131,7 @@ def _calibration(records: Records) -> Texts:
         )
         for at, ns in (("2ms", 2 * MS), ("10ms", 10 * MS), ("100ms", 100 * MS))
     }  # fmt: skip
+    found["calibration/measured_at"] = wording.moment(profile.measured_at)
     found["penalty/r10"] = wording.duration(block_penalty_ns(profile.wait_costs(10.0)))
     for rest, at in (("0", "at once"), ("10000000", "10ms"), ("100000000", "100ms")):
         found[f"probe/spinning/{at}"] = wording.duration(probe["16 KiB, spinning"][rest])
@@ -162,6 +163,9 @@ def _presets(records: Records) -> Texts:
             spin = table["spin"]["tpot_p50_ns"]["measured"]
             found[f"{key}/to_spin"] = wording.percent(tpot["measured"] / spin - 1, 1, signed=True)
     found |= {"presets/tp1/within": str(n_within), "presets/tp1/n": str(n_all)}
+    found["presets/measured_at"] = wording.moment(
+        records.profile(*folder, "profile.json").measured_at
+    )
     for jitter in ("2pct", "10pct"):
         delays = records.read(*folder, f"jitter_{jitter}", "delays.json")
         table = records.read(*folder, f"jitter_{jitter}", "validation.json")["table"]

@@ -1,6 +1,7 @@
 """Numbers and names as LaTeX shows them."""
 
 import math
+from datetime import UTC, datetime
 from typing import Final
 
 _DIGITS: Final = 3
@@ -133,6 +134,18 @@ def percent(share: float, decimals: int = 0, *, signed: bool = False) -> str:
     value = round(100 * share, decimals) + 0.0  # no negative zero
     text = f"{value:{'+' if signed and value else ''}.{decimals}f}".replace("-", "$-$")
     return f"{text}\\,\\%"
+
+
+def moment(iso: str) -> str:
+    """An instant, to the minute.
+
+    Examples
+    --------
+    >>> moment("2026-11-30T00:37:35+00:00")
+    '30 November 2026, 00:37 UTC'
+    """
+    at = datetime.fromisoformat(iso).astimezone(UTC)
+    return f"{at.day} {at:%B %Y, %H:%M} UTC"
 
 
 def machine(facts: dict[str, object]) -> str:
