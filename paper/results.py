@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping
+from statistics import median
 from typing import Any, Final
 
 from paper import wording
@@ -187,6 +188,17 @@ def _validation(records: Records) -> Texts:
     alone = [run for cell, run in runs if not cell["oversubscribed"]]
     disturbed = sum(run["queue_share"] > _DISTURBED for run in alone)
     found["cells/alone/runs"], found["cells/alone/disturbed"] = str(len(alone)), str(disturbed)
+    errors: dict[str, list[float]] = {"sync": [], "async": []}
+    for cell in cells:
+        finding = next(f for f in cell["findings"] if f["quantity"] == "tpot_p50")
+        errors[cell["config"]["engine"]["scheduling"]].append(finding["error"]["value"])
+    for scheduling, values in errors.items():
+        key = f"cells/{scheduling}"
+        found[f"{key}/n"] = str(len(values))
+        found[f"{key}/too_low"] = str(sum(value < 0 for value in values))
+        found[f"{key}/median"] = wording.percent(median(values), 1, signed=True)
+        found[f"{key}/lowest"] = wording.percent(min(values), 1, signed=True)
+        found[f"{key}/largest"] = wording.percent(max(map(abs, values)), 1)
     for group, belongs in _GROUPS.items():
         chosen = [cell for cell in cells if belongs(cell)]
         found[f"cells/{group}/n"] = str(len(chosen))
