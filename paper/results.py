@@ -294,9 +294,38 @@ def _h200(records: Records) -> Texts:
     }
 
 
+def _distances(records: Records) -> Texts:
+    """On how many of the scheduler's traces a policy is the best, at the price of the text."""
+    traces = {
+        name: trace["policies"]
+        for cell, content in records.contents("04_distance_to_bound").items()
+        if cell != "costs"
+        for name, trace in content.items()
+        if not name.endswith("_worker")
+    }
+    best = Counter(max(policies, key=_closed_by(policies)) for policies in traces.values())
+    found = {"distance/traces": str(len(traces))}
+    for policy in ("step-ahead", "wake-ahead", "quantile-doze", "hazard-bayes"):
+        found[f"distance/best_on/{policy}"] = str(best[policy])
+    return found
+
+
+def _closed_by(policies: Mapping[str, Any]) -> Callable[[str], float]:
+    """Which share of the gap a policy closes, at the price of the text."""
+    return lambda name: float(policies[name]["10"]["gap_closed"][0] or 0.0)
+
+
+def _ablations(records: Records) -> Texts:
+    summary = records.summary("05_stepahead_ablations", "record.json")
+    ratio = summary["decode"]["machine"]["spin"]["tpot_ratio"][0]
+    return {"ablations/decode/over_spin": wording.percent(1 / ratio - 1, 1, signed=True)}
+
+
 _MAKERS: Final[dict[str, Callable[[Records], Texts]]] = {
     "01_calibration": _calibration,
     "02_seed_cells": _seed_cells,
+    "04_distance_to_bound": _distances,
+    "05_stepahead_ablations": _ablations,
     "10_model_against_machine": _presets,
     "11_live_vllm_order": _live,
     "12_h200_tables": _h200,
