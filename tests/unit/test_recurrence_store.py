@@ -1,5 +1,6 @@
 """Compiled loops on disk: whatever they were compiled from gives them another name."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -83,6 +84,32 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, monkeypatch):
     (folder,) = (tmp_path / "shmsim").iterdir()
     folder.chmod(0o777)
     assert not store.keep_on_disk(numba.njit(plain))
+
+
+def test_a_folder_where_nothing_can_be_written_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+
+    def plain(x):
+        return x + 1
+
+    assert not store.keep_on_disk(numba.njit(plain))
+
+
+def test_a_disk_that_fills_up_costs_time_and_no_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def plain(x):
+        return x + 1
+
+    function = numba.njit(plain)
+    assert store.keep_on_disk(function)
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    assert function(1) == 2
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_what_was_not_used_for_longest_makes_room(tmp_path, monkeypatch):

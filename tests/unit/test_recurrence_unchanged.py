@@ -78,3 +78,10 @@ def test_what_a_closure_holds_is_not_watched_so_nobody_relies_on_it():
 
 def test_a_policy_of_the_library_holds():
     assert Unchanged({WakeAhead}).holds()
+
+
+@pytest.mark.parametrize("name", ["half", "twice"])
+def test_other_code_in_the_same_function_is_noticed(names, name):
+    watched = Unchanged({names["Wait"]})
+    names[name].__code__ = (lambda x: x).__code__  # as IPython's autoreload does
+    assert not watched.holds()

@@ -12,6 +12,8 @@ import inspect
 import os
 import shutil
 import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
@@ -44,6 +46,12 @@ class _ByFolder(FunctionCache):
 
     def _index_key(self, signature: Any, codegen: Any) -> Any:
         return signature, codegen.magic_tuple()
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Write what was compiled; where the disk is full, do without."""
+        write: Any = super().save_overload
+        with suppress(OSError):
+            write(sig, data)
 
 
 def keep_on_disk(function: Any) -> bool:
@@ -82,6 +90,9 @@ def _is_safe(folder: Path) -> bool:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.utime(folder)  # used now
+        # Where numba cannot write it would take another folder, whose name says nothing.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
         facts = folder.stat()
     except OSError:
         return False

@@ -5,7 +5,7 @@ compiled before. A slider has no time for that: it asks here first, which takes 
 """
 
 from collections.abc import Iterator, Mapping
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 from shmsim.sim.recurrence.store import LIBRARIES, names_of
@@ -20,12 +20,14 @@ class Unchanged:
     ----------
     kinds
         The classes. Only what a cell or a module that runs again would change is watched: the
-        functions, classes and values that a name stands for, not what is within a function.
+        functions, classes and values that a name stands for, and the code of a function, in whose
+        place IPython's autoreload puts other code.
     """
 
     def __init__(self, kinds: set[type]) -> None:
         """Look at everything once."""
         self._seen: list[tuple[Mapping[str, Any], str, Any]] = []
+        self._codes: list[tuple[FunctionType, CodeType]] = []
         self._is_known = True
         done: set[int] = set()
         for kind in kinds:
@@ -34,9 +36,11 @@ class Unchanged:
                     self._watch(vars(kind), name, (name,), done)
 
     def holds(self) -> bool:
-        """Whether each name still stands for the same object."""
-        return self._is_known and all(
-            names.get(name, _NOTHING) is value for names, name, value in self._seen
+        """Whether each name still stands for the same object, and a function for the same code."""
+        return (
+            self._is_known
+            and all(names.get(name, _NOTHING) is value for names, name, value in self._seen)
+            and all(function.__code__ is code for function, code in self._codes)
         )
 
     def _watch(
@@ -52,6 +56,7 @@ class Unchanged:
                         self._watch(vars(value), other, used, done)
         elif isinstance(value, FunctionType) and id(value) not in done:
             done.add(id(value))
+            self._codes.append((value, value.__code__))
             self._is_known = self._is_known and value.__closure__ is None
             for other in _globals_of(value):
                 self._watch(value.__globals__, other, names_of(value.__code__), done)
