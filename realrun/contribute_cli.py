@@ -50,7 +50,7 @@ def contribute_command(
     path = out if out is not None else folder / "bundle.json"
     console.print(text, markup=False, soft_wrap=True)
     diagnostics.print(f"This is all of it, {len(text.encode())} bytes.")
-    if not yes and not typer.confirm(f"Save it as {path}?", err=True):
+    if not yes and not _agreed(path):
         diagnostics.print("nothing was saved")
         raise typer.Exit(FAILURE)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,3 +61,12 @@ def contribute_command(
         markup=False,
     )
     return Output({"bundle": path, **bundle})
+
+
+def _agreed(path: Path) -> bool:
+    try:
+        return typer.confirm(f"Save it as {path}?", err=True)
+    except typer.Abort as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise ValueError("nobody answered, so nothing was saved; in a script, add --yes") from None

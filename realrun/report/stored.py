@@ -68,11 +68,15 @@ class StoredValidation(NamedTuple):
         return sorted(p for p in (self.folder / "records").glob(f"*-{world}") if p.is_dir())
 
     def folders_of(self, policy: str) -> list[Path]:
-        """Folders of the runs of a policy on the machine, repeat by repeat."""
+        """Folders of the runs of a policy on the machine, repeat by repeat.
+
+        Repeats that an earlier validation left in the same folder, beyond those of this one, are
+        no part of it.
+        """
         name = "".join(c if c.isalnum() or c in "-_." else "_" for c in policy)
         ours = re.compile(rf"{re.escape(name)}-(\d+)-machine")
         found = {int(m[1]): p for p in self.runs("machine") if (m := ours.fullmatch(p.name))}
-        return [found[repeat] for repeat in sorted(found)]
+        return [found[repeat] for repeat in sorted(found) if repeat < self.n_repeats]
 
     def run_of(self, policy: str) -> StoredRun | None:
         """The first run of a policy on the machine; None if its records are not there."""

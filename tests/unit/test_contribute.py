@@ -6,6 +6,7 @@ import socket
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from realrun import contribute_facts, contribute_waits
@@ -140,6 +141,7 @@ def test_what_waits_cost_is_told_with_the_bound_of_the_spinners_gaps(tmp_path, m
     spun = records_of("spin")
     for repeat in range(2):
         spun.write(folder / "records" / f"{SECRET}s_spinner-{repeat}-machine")
+    records_of("park").write(folder / "records" / f"{SECRET}s_spinner-2-machine")  # of another time
     told = []
     waits = bundle_of(folder, progress=lambda label, share: told.append(share))["waits"]
     assert told == sorted(told) == [0.0, 0.5]
@@ -233,6 +235,24 @@ def test_all_of_it_is_shown_and_saved_only_on_a_yes(tmp_path):
     done = CliRunner().invoke(app, ["contribute", str(folder), "--yes"], input="")
     assert done.exit_code == 0, done.output
     assert read_bundle(folder / "bundle.json") == read_bundle(out)
+
+
+def test_no_answer_and_ctrl_c_at_the_question_are_told_apart(tmp_path, monkeypatch):
+    arguments = ["contribute", str(validation(tmp_path)), "-o", str(tmp_path / "mine.json")]
+    done = CliRunner().invoke(app, arguments, input="")
+    assert done.exit_code == 2
+    assert "nobody answered" in done.output
+
+    def interrupted(*_, **__):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
+    monkeypatch.setattr(typer, "confirm", interrupted)
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 130
+    assert not (tmp_path / "mine.json").exists()
 
 
 def test_every_policy_of_the_library_has_a_name_that_a_bundle_may_hold():
