@@ -20,6 +20,7 @@ from shmsim.sim.fingerprint import differences, fingerprint
 _CONNECT_S: Final = 10.0
 _PATIENCE_S: Final = 60.0
 _LOOK_EVERY_S: Final = 1.0
+_FAILED: Final = ("error", "cancelled")
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
@@ -141,15 +142,11 @@ class Cluster:
         try:
             for future in futures:
                 future.add_done_callback(done.put)
+            # What somebody still holds, Dask does again if the worker that did it is lost.
+            del future, futures
             while waiting:
-                some = self._next(done)
-                failed = [f for f in some if f.status in ("error", "cancelled")]
-                finished = [f for f in some if f not in failed]  # or lost since: gather waits
-                results = self._client.gather(finished) if finished else []
-                for future, result in zip(finished, results, strict=True):
-                    yield waiting.pop(future.key)[1], result
-                for future in failed:
-                    self._explain(future)
+                for key, result in self._results(self._next(done)):
+                    yield waiting.pop(key)[1], result
         finally:
             if waiting and self._client.status == "running":
                 with contextlib.suppress(OSError):  # a scheduler that is gone has forgotten them
@@ -184,6 +181,23 @@ class Cluster:
             while not done.empty():
                 some.append(done.get())
             return some
+
+    def _results(self, some: list[Any]) -> Iterator[tuple[str, Any]]:
+        """Results of those that are done, by key; nobody here holds these any more."""
+        failed = [f for f in some if f.status in _FAILED]
+        finished = [f for f in some if f not in failed]  # or lost since: gather waits
+        try:
+            results = self._client.gather(finished) if finished else []
+        except Exception:  # one was lost, and failed when it was done again
+            for future in finished:
+                if future.status in _FAILED:
+                    self._explain(future)
+            raise
+        keys = [future.key for future in finished]
+        del some[:], finished[:]
+        yield from zip(keys, results, strict=True)
+        for future in failed:
+            self._explain(future)
 
     def _has_workers(self) -> bool:
         try:
