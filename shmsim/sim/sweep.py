@@ -55,9 +55,14 @@ def predict(
     Parameters are those of `shmsim.sim.engine.simulate_with`.
     """
     if choose(config, profile, engine) == "recurrence" and (engine != "auto" or compiles(policy)):
-        from shmsim.sim.recurrence import run_many  # with numba, which takes a second to load
+        # With numba, which takes a second to load.
+        from shmsim.sim.recurrence import UndecidedError, run_many
 
-        return run_many(config, [policy], profile, replication, threads=1)[0]
+        try:
+            return run_many(config, [policy], profile, replication, threads=1)[0]
+        except UndecidedError:
+            if engine != "auto":
+                raise
     return summarize(simulate_with(config, policy, profile, replication, engine))
 
 
@@ -145,12 +150,14 @@ def _run_point(plan: SweepPlan, point: Point, engine: str) -> Figures:
 
 def _run_tape(plan: SweepPlan, points: list[Point], threads: int) -> list[Figures]:
     """All policies of one cell at one replication, by the recurrence."""
-    from shmsim.sim.recurrence import run_many
+    from shmsim.sim.recurrence import UndecidedError, run_many
 
     cell = plan.cells[points[0].cell]
     policies = [plan.policies[point.policy].policy for point in points]
     try:
         found = run_many(cell.config, policies, cell.profile, points[0].replication, threads)
+    except UndecidedError:  # one of them; another engine can run it
+        return [_run_point(plan, point, "auto") for point in points]
     except ValueError as error:
         raise ValueError(f"{cell.name} on {cell.profile_name}: {error}") from None
     return [figures_of(summary) for summary in found]

@@ -14,11 +14,13 @@ from shmsim.config import (
     DeviceConfig,
     EngineConfig,
     HandoffConfig,
+    NamedPolicy,
     PayloadConfig,
     RunConfig,
     WorkloadConfig,
 )
 from shmsim.distribution import Curve, Distribution
+from shmsim.figures import figures_of
 from shmsim.metrics import quantiles, summarize
 from shmsim.policies import WakeAhead
 from shmsim.profile import MachineProfile
@@ -35,6 +37,8 @@ from shmsim.sim.recurrence import (
 )
 from shmsim.sim.recurrence.figures import _weighted
 from shmsim.sim.run import simulate
+from shmsim.sim.sweep import _run_tape, predict
+from shmsim.sweep.plan import Point, plan_of
 from shmsim.tape import Tape
 from shmsim.units import FOREVER_NS, MS, US
 from shmsim.wait import (
@@ -375,6 +379,13 @@ def test_a_reply_thread_that_is_later_than_is_remembered_is_left_to_another_engi
     expected = simulate(config, Anything(), profile)
     expected.meta = found.meta  # which may name the engine
     assert_same(found, expected)
+
+    assert repr(predict(config, Anything(), profile)) == repr(summarize(expected))
+    with pytest.raises(UndecidedError):
+        predict(config, Anything(), profile, engine="recurrence")
+    plan = plan_of(config, [NamedPolicy("any", Anything())], {"noisy": profile}, replications=1)
+    (figures,) = _run_tape(plan, [Point(0, 0, 0)], 1)
+    assert repr(figures) == repr(figures_of(summarize(expected)))
 
 
 # Figures of many policies.

@@ -58,6 +58,7 @@ def test_what_the_recurrence_runs_at_once_is_one_task(tmp_path, monkeypatch):
 
     fake = type(sys)("shmsim.sim.recurrence")
     fake.run_many = run_many
+    fake.UndecidedError = type("UndecidedError", (ValueError,), {})
     monkeypatch.setitem(sys.modules, "shmsim.sim.recurrence", fake)
     chosen = lambda plan, points: dict.fromkeys(points, "recurrence")  # noqa: E731
     monkeypatch.setattr(running, "engines_for", chosen)
