@@ -111,7 +111,14 @@ def run_all(arguments: argparse.Namespace) -> int:
         started_s = time.monotonic()
         # Ctrl-C reaches the whole group: whoever runs cleans up, and is waited for.
         with subprocess.Popen(command) as process:
-            code = process.wait()
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:  # which `with` would wait for a quarter of a second
+                process.wait()
+                raise
+            except SystemExit:  # SIGTERM, which reaches this process alone
+                process.terminate()
+                raise
         failed |= code != 0
         how = "well" if code == 0 else f"with exit code {code}"
         table.add_row(name, f"{time.monotonic() - started_s:.0f}", how)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -355,3 +356,32 @@ def test_misuse_ends_in_one_line_and_2(arguments, said, tmp_path):
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [(KeyboardInterrupt, ["wait", "wait"]), (SystemExit, ["wait", "terminate"])],
+)
+def test_whoever_ends_all_of_them_waits_for_the_one_that_runs(runner, monkeypatch, how, expected):
+    spec = spec_from_file_location("run_experiments", EXPERIMENTS / "run.py")
+    command = module_from_spec(spec)
+    spec.loader.exec_module(command)
+    done = []
+
+    class Child(contextlib.nullcontext):
+        def __enter__(self):
+            return self
+
+        def wait(self):
+            done.append("wait")
+            if len(done) == 1:
+                raise how
+
+        def terminate(self):
+            done.append("terminate")
+
+    monkeypatch.setattr(command.subprocess, "Popen", Child)
+    options = {"out": None, "config": None, "quick": True, "cluster": "", "node": "", "gpus": ""}
+    with pytest.raises(how):
+        command.run_all(SimpleNamespace(**options))
+    assert done == expected
