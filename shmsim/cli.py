@@ -130,6 +130,8 @@ def simulate_command(
         for index, named in enumerate(policies):
             n_steps = replications * steps_of(config)
             engine = engine_that_pays(config, profile, named.policy, n_steps)
+            if engine == "recurrence":
+                engine = "auto"  # the same, and goes on where it leaves a policy undecided
             runs = []
             for i in range(replications):
                 share = (index + i / replications) / len(policies)

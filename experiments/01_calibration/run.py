@@ -83,7 +83,12 @@ def medians_ns(profile: MachineProfile) -> dict[str, float]:
 
 
 def _at(row: Content, cost: str, x: float) -> float:
-    found: float = row["medians_ns"][f"{cost}@{x:g}"]
+    found: float | None = row["medians_ns"].get(f"{cost}@{x:g}")
+    if found is None:
+        raise RuntimeError(
+            f"this box is too busy to calibrate: no undisturbed sample of {cost} after "
+            f"{x / 1e6:g} ms; stop what runs beside and try again"
+        )
     return found
 
 

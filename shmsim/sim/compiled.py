@@ -16,6 +16,7 @@ refers to are the same, so that running a notebook cell again works.
 """
 
 import dis
+import re
 import struct
 from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
@@ -157,9 +158,13 @@ def _type_of(value: Any) -> Any:
     return numba.typeof(value)  # type: ignore[no-untyped-call]
 
 
+_STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
 def _reason(error: Exception) -> str:
     """The line of numba's report that says why, and where."""
-    lines = [line.strip() for line in str(error).splitlines()]
+    # Where colorama is installed numba writes in bold.
+    lines = [line.strip() for line in _STYLE.sub("", str(error)).splitlines()]
     why = next((x for x in lines if x and not x.startswith(("Failed in", "During"))), str(error))
     place = next((f" ({line.rstrip(':')})" for line in lines if line.startswith("File ")), "")
     return why.rstrip(".: ") + place

@@ -263,8 +263,10 @@ class EngineRun:
             check_plan(WaitPlan(*(Stage(*map(int, stage)) for stage in stages)))
             raise AssertionError("check_plan refuses what the loop does")
         if status == TOO_LATE:
+            rank = int(engine["culprit"])
+            site = self._sites[shared.n_replies + shared.config.engine.workers + rank]
             raise UndecidedError(
-                f"the reply thread of worker{engine['culprit']} is {len(self._batches) - 2} steps "
+                f"the reply thread of worker{rank} is {engine['step'] - site['n_learnt']} steps "
                 "behind its main thread, more than the recurrence remembers; let another engine "
                 "run this policy, or choose an engine.device_wait that is done within a step"
             )

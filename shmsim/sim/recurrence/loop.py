@@ -12,7 +12,16 @@ from typing import Any, Final
 
 from shmsim.sim.compiled import compile_policy
 from shmsim.sim.recurrence.batches import admit, has_work
-from shmsim.sim.recurrence.luck import AFTER, ENTER, PLAN, UNIFORM, draw, draw_from, number
+from shmsim.sim.recurrence.luck import (
+    AFTER,
+    ENTER,
+    MARGIN,
+    PLAN,
+    UNIFORM,
+    draw,
+    draw_from,
+    number,
+)
 from shmsim.sim.recurrence.memory import (
     copier,
     entry,
@@ -344,18 +353,22 @@ def _loop(
         if not has_begun and not await_calls(eng, batch_of(eng, -1)):
             return BAD_PLAN
         while eng.n_finished < eng.n_requests:
-            if eng.step >= stop_step:
+            is_at_end = eng.step >= stop_step
+            if is_late:
+                # Older batches are forgotten, and so are older numbers in the next window.
+                oldest = eng.step - eng.batch_mask + 2
+                if is_at_end:
+                    oldest = max(oldest, stop_step - MARGIN)
+                for rank in range(n_workers):
+                    if site_at(eng.sites, n_replies + n_workers + rank).n_learnt < oldest:
+                        eng.culprit = rank
+                        return TOO_LATE
+            if is_at_end:
                 return AT_END_OF_WINDOW
             admit(eng, sched.t_ns + sched.owed_ns)
             most = eng.n_decoding + eng.n_admitted - eng.n_begun + 1
             if min(most, eng.most_sequences) >= eng.n_sized:
                 return BATCH_UNSIZED
-            if is_late:
-                for rank in range(n_workers):
-                    n_learnt = site_at(eng.sites, n_replies + n_workers + rank).n_learnt
-                    if eng.step - n_learnt > eng.batch_mask - 2:
-                        eng.culprit = rank
-                        return TOO_LATE
 
             while has_work(eng) and eng.step - eng.n_done < eng.depth:
                 is_last_in_flight = eng.step - eng.n_done == eng.depth - 1

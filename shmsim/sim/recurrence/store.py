@@ -9,7 +9,9 @@ format, which can run code, so a folder that others may write to is not used.
 
 import hashlib
 import inspect
+import itertools
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -22,6 +24,7 @@ import llvmlite  # type: ignore[import-untyped]
 import numba
 import numpy as np
 from numba.core import types
+from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache
 
 from shmsim.sim import compiled
@@ -31,10 +34,16 @@ from shmsim.sim.recurrence import memory
 _PREFIX: Final = "recurrence-"
 #: How many loops are kept: those of the policies used last.
 MOST: Final = 48
-#: They say how code is compiled, to which no code refers.
-_COMPILERS: Final = (compiled, memory)
+#: They say how code is compiled, to which no code refers; so does this module.
+_COMPILERS: Final = (compiled, memory, sys.modules[__name__])
 #: Told by their versions, not by their code.
 LIBRARIES: Final = ("llvmlite", "math", "numba", "numpy")
+
+# Numba names the machine code of a function by what it is called and a number, which it counts from
+# one in each process. All loops have functions of the same names, so two that were compiled in two
+# processes and are read by a third could have the same symbols, and the linker took the first for
+# both: the loop of one policy ran another's code. Counting from somewhere else tells them apart.
+FunctionIdentity._unique_ids = itertools.count(secrets.randbits(60))
 
 
 class _ByFolder(FunctionCache):
