@@ -155,3 +155,16 @@ def test_the_next_session_finds_the_loop_and_gives_the_same_bits(tmp_path):
     )
     assert (first[0], second[0]) == ("0", "1")
     assert first[1:] == second[1:]
+
+
+def test_what_two_processes_compile_has_symbols_of_its_own():
+    # Two loops with equal symbols in one process: the linker gave the second the first one's code.
+    program = (
+        "from shmsim.sim.recurrence import store\n"
+        "from numba.core.bytecode import FunctionIdentity\n"
+        "print(FunctionIdentity.from_function(store.fingerprint).unique_id)"
+    )
+    command = [sys.executable, "-c", program]
+    first, second = (int(subprocess.check_output(command)) for _ in range(2))
+    # So far apart that neither counts up to where the other began.
+    assert abs(first - second) > 1_000_000
