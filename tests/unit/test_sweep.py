@@ -179,9 +179,7 @@ def test_the_recurrence_runs_all_policies_of_a_tape_at_once(tmp_path, monkeypatc
         together.append((len(policies), replication, threads))
         return [summarize(simulate(config, policy, profile, replication)) for policy in policies]
 
-    fake = type(sys)("shmsim.sim.recurrence")
-    fake.run_many = run_many
-    monkeypatch.setitem(sys.modules, "shmsim.sim.recurrence", fake)
+    monkeypatch.setattr("shmsim.sim.recurrence.run_many", run_many)
     chosen = lambda plan, points: dict.fromkeys(points, "recurrence")  # noqa: E731
     monkeypatch.setattr(running, "engines_for", chosen)
     assert sweep(plan(), tmp_path, jobs=4) == expected
