@@ -39,13 +39,8 @@ from shmsim.sim.events.machine import go_on
 from shmsim.sim.events.memory import Memory
 from shmsim.sim.events.records import records_of
 from shmsim.sim.events.step_law import StepLuck, store_law
-from shmsim.sim.events.store import (
-    cache_folder,
-    compiled_engine,
-    enter,
-    fingerprint,
-    keep_on_disk,
-)
+from shmsim.sim.events.store import compiled_engine, enter, fingerprint, keep_on_disk
+from shmsim.sim.kept import cache_folder
 from shmsim.sim.run import simulate, simulate_box
 from shmsim.steptime import MeasuredStepTime, StepTime, TableStepTime
 from shmsim.tape import Tape

@@ -10,6 +10,7 @@ from types import ModuleType
 import numba
 import pytest
 
+from shmsim.sim import kept
 from shmsim.sim.recurrence import store
 
 SOURCE = """
@@ -114,7 +115,7 @@ def full(*_, **__):
 
 def test_what_was_not_used_for_longest_makes_room(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(store, "MOST", 3)
+    monkeypatch.setattr(kept, "MOST", 3)
     folder = tmp_path / "shmsim"
     for age_s, name in enumerate(("recurrence-a", "recurrence-b", "recurrence-c", "events-d")):
         (folder / name).mkdir(parents=True)

@@ -8,11 +8,8 @@ a folder that others may write to is not used. Wait policies are not kept.
 """
 
 import hashlib
-import os
 import sys
-import tempfile
 from functools import lru_cache
-from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
@@ -25,6 +22,7 @@ from numba.core.typing.templates import Signature
 from shmsim.sim.events.compiling import compiled, first_word
 from shmsim.sim.events.engine import run_events
 from shmsim.sim.events.memory import Numbers, Words
+from shmsim.sim.kept import add_code, names_of, numba_keeps_in, safe_folder
 
 _run_events = compiled(run_events)
 SIGNATURE: Final = types.int64(types.int64[::1], types.float64[::1])
@@ -52,33 +50,12 @@ def keep_on_disk(function: Any) -> bool:
     bool
         False if the folder cannot be written, or others can write to it: then nothing is kept.
     """
-    folder = cache_folder() / f"events-{fingerprint(function.py_func)}"
-    if not _is_safe(folder):
+    folder = safe_folder("events", fingerprint(function.py_func))
+    if folder is None:
         return False
-    settings: Any = numba.config
-    before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)
-    try:
+    with numba_keeps_in(folder):
         function.enable_caching()
-    finally:
-        settings.CACHE_DIR = before
     return True
-
-
-def cache_folder() -> Path:
-    """Where programs of this user keep what they can make again."""
-    chosen = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(chosen) if chosen else Path.home() / ".cache") / "shmsim"
-
-
-def _is_safe(folder: Path) -> bool:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-        facts = folder.stat()
-    except OSError:
-        return False
-    return facts.st_uid == os.getuid() and not facts.st_mode & 0o022
 
 
 def fingerprint(function: FunctionType) -> str:
@@ -98,8 +75,8 @@ def _add(digest: Any, value: Any, user: CodeType | None, seen: set[int]) -> None
         if id(value) in seen:
             return
         seen.add(id(value))
-        _add_code(digest, value.__code__)
-        for name in _names(value.__code__):
+        add_code(digest, value.__code__)
+        for name in names_of(value.__code__):
             if name in value.__globals__:
                 digest.update(name.encode())
                 _add(digest, value.__globals__[name], value.__code__, seen)
@@ -109,7 +86,7 @@ def _add(digest: Any, value: Any, user: CodeType | None, seen: set[int]) -> None
         digest.update(f"module {value.__name__}".encode())
         if not value.__name__.startswith("shmsim."):
             return  # numba and numpy are told by their versions
-        for name in _names(user) if user else ():
+        for name in names_of(user) if user else ():
             if hasattr(value, name):
                 digest.update(name.encode())
                 _add(digest, getattr(value, name), user, seen)
@@ -121,21 +98,3 @@ def _add(digest: Any, value: Any, user: CodeType | None, seen: set[int]) -> None
         digest.update(f"{type(value)} {value!r}".encode())
     else:
         raise TypeError(f"compiled code may not refer to {value!r}: nobody knows when it changes")
-
-
-def _add_code(digest: Any, code: CodeType) -> None:
-    digest.update(code.co_code)
-    digest.update(repr((code.co_names, code.co_varnames, code.co_freevars)).encode())
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            _add_code(digest, constant)
-        else:
-            digest.update(f"{type(constant)} {constant!r}".encode())
-
-
-def _names(code: CodeType) -> list[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names.update(_names(constant))
-    return sorted(names)

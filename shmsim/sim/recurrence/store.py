@@ -9,12 +9,7 @@ format, which can run code, so a folder that others may write to is not used.
 
 import hashlib
 import inspect
-import itertools
-import os
-import secrets
-import shutil
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -24,26 +19,16 @@ import llvmlite  # type: ignore[import-untyped]
 import numba
 import numpy as np
 from numba.core import types
-from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache
 
-from shmsim.sim import compiled
-from shmsim.sim.events.store import cache_folder
+from shmsim.sim import compiled, kept
+from shmsim.sim.kept import add_code, names_of, numba_keeps_in, safe_folder
 from shmsim.sim.recurrence import memory
 
-_PREFIX: Final = "recurrence-"
-#: How many loops are kept: those of the policies used last.
-MOST: Final = 48
 #: They say how code is compiled, to which no code refers; so does this module.
-_COMPILERS: Final = (compiled, memory, sys.modules[__name__])
+_COMPILERS: Final = (compiled, kept, memory, sys.modules[__name__])
 #: Told by their versions, not by their code.
 LIBRARIES: Final = ("llvmlite", "math", "numba", "numpy")
-
-# Numba names the machine code of a function by what it is called and a number, which it counts from
-# one in each process. All loops have functions of the same names, so two that were compiled in two
-# processes and are read by a third could have the same symbols, and the linker took the first for
-# both: the loop of one policy ran another's code. Counting from somewhere else tells them apart.
-FunctionIdentity._unique_ids = itertools.count(secrets.randbits(60))
 
 
 class _ByFolder(FunctionCache):
@@ -78,46 +63,16 @@ def keep_on_disk(function: Any) -> bool:
         function refers to something of which nobody knows when it changes.
     """
     try:
-        name = f"{_PREFIX}{fingerprint(function)}"
+        name = fingerprint(function)
     except TypeError:
         return False
-    folder = cache_folder() / name
-    if not _is_safe(folder):
+    folder = safe_folder("recurrence", name)
+    if folder is None:
         return False
-    _make_room(folder)
-    settings: Any = numba.config
     make: Any = _ByFolder
-    before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)
-    try:
+    with numba_keeps_in(folder):
         function._cache = make(function.py_func)
-    finally:
-        settings.CACHE_DIR = before
     return True
-
-
-def _is_safe(folder: Path) -> bool:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.utime(folder)  # used now
-        # Where numba cannot write it would take another folder, whose name says nothing.
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-        facts = folder.stat()
-    except OSError:
-        return False
-    return facts.st_uid == os.getuid() and not facts.st_mode & 0o022
-
-
-def _make_room(used: Path) -> None:
-    """Forget what was used least recently."""
-    found = []
-    for folder in used.parent.glob(f"{_PREFIX}*"):
-        try:
-            found.append((folder.stat().st_mtime_ns, folder))
-        except OSError:
-            continue  # another process was quicker
-    for _, folder in sorted(found)[:-MOST]:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def fingerprint(function: Any) -> str:
@@ -171,7 +126,7 @@ def _add(digest: Any, value: Any, user: CodeType | None, seen: set[int]) -> None
 
 def _add_function(digest: Any, function: FunctionType, seen: set[int]) -> None:
     code = function.__code__
-    _add_code(digest, code)
+    add_code(digest, code)
     _add(digest, function.__defaults__, code, seen)
     for name in names_of(code):
         if name in function.__globals__:
@@ -192,22 +147,3 @@ def _add_class(digest: Any, kind: Any, seen: set[int]) -> None:
     for name in ("plan", "after"):
         if hasattr(kind, name):
             _add(digest, getattr(kind, name), None, seen)
-
-
-def _add_code(digest: Any, code: CodeType) -> None:
-    digest.update(code.co_code)
-    digest.update(repr((code.co_names, code.co_varnames, code.co_freevars)).encode())
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            _add_code(digest, constant)
-        else:
-            digest.update(f"{type(constant)} {constant!r}".encode())
-
-
-def names_of(code: CodeType) -> tuple[str, ...]:
-    """Every name that a function uses which is not its own, of globals and of attributes."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names.update(names_of(constant))
-    return tuple(sorted(names))

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
-from shmsim.sim.recurrence.store import LIBRARIES, names_of
+from shmsim.sim.kept import names_of
+from shmsim.sim.recurrence.store import LIBRARIES
 
 _NOTHING: Final = object()
 
