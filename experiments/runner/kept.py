@@ -4,7 +4,6 @@ A file for each cell, written beside itself first, then renamed; a damaged one c
 What another plan or another code has left is forgotten as a whole, working files included.
 """
 
-import fcntl
 import hashlib
 import json
 import shutil
@@ -13,10 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from shmsim.sweep.store import write_whole
+from shmsim.sweep.store import locked, write_whole
 
 _CELLS: Final = "cells"
-_LOCK: Final = "lock"
 _OF: Final = "of"
 
 
@@ -74,14 +72,9 @@ def only_one(folder: Path) -> Iterator[Kept]:
     RuntimeError
         If another process has it open.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RuntimeError(
-                f"this experiment is being run already, as {folder} is in use; wait for it"
-            ) from None
+    with locked(
+        folder, f"this experiment is being run already, as {folder} is in use; wait for it"
+    ):
         yield Kept(folder)
 
 

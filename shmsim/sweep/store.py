@@ -71,6 +71,24 @@ class PointStore:
 
 
 @contextlib.contextmanager
+def locked(folder: Path, refusal: str) -> Iterator[None]:
+    """Have a folder for oneself, which is made if it is not there.
+
+    Raises
+    ------
+    RuntimeError
+        If another process has it; says ``refusal``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RuntimeError(refusal) from None
+        yield
+
+
+@contextlib.contextmanager
 def only_one(folder: Path) -> Iterator[PointStore]:
     """Open the store of a folder for one sweep at a time.
 
@@ -79,14 +97,9 @@ def only_one(folder: Path) -> Iterator[PointStore]:
     RuntimeError
         If another process has it open.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RuntimeError(
-                f"another sweep is running in {folder}; wait for it, or choose another folder"
-            ) from None
+    with locked(
+        folder, f"another sweep is running in {folder}; wait for it, or choose another folder"
+    ):
         store = PointStore(folder)
         store.sweep_up()
         yield store
