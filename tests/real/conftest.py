@@ -1,6 +1,10 @@
 """What nobody may leave behind."""
 
 import contextlib
+import gc
+import os
+import signal
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -25,13 +29,27 @@ def left_behind() -> set[Path]:
     return {path for folder in folders for path in folder.glob(f"{owner_prefix()}*")}
 
 
+def end(pids: set[int]) -> None:
+    """Kill children and wait for them, so that what one test left can't fail another."""
+    for process in gc.get_objects():
+        if isinstance(process, subprocess.Popen) and process.pid in pids:
+            process.kill()
+            process.communicate()
+    for pid in pids & children():  # of a test that has forgotten its object
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
     """No test in this folder leaves shared memory, a temporary folder or a process."""
     before = children()
     yield
+    left = children() - before
+    if left:
+        end(left)
     assert left_behind() == set()
-    assert children() <= before
+    assert left == set()
 
 
 def alive(pid: int) -> bool:
