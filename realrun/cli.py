@@ -258,13 +258,13 @@ def _validate_grid(
     with Bar() as bar:
         results = run_grid(
             grid,
-            profile,
+            lambda _: profile,
             out,
             lambda done, total, label: bar.show(f"{done}/{total} {label}", done / total),
         )
     print_table(results)
     console.print(summary(results), soft_wrap=True)
-    write_record(out / "grid.json", results, profile)
+    write_record(out / "grid.json", results, [profile])
     if claims_path is not None:
         write_claims(claims_path, machine_facts(), claims(results))
     console.print(f"results: {out} (grid.json, records of every run)")

@@ -2,7 +2,8 @@
 
 Every tape is run twice: what two runs of the very same thing differ by is the noise that no model
 can be better than (A/A). A sweep goes once through all cells in an order of its own, so that the
-two runs of a tape are as far apart as any others, and a slow minute meets all cells alike.
+two runs of a tape are as far apart as any others, and a slow minute meets all cells alike. As a
+machine drifts in minutes, each sweep may have a profile of its own, measured right before it.
 
 The machine's runs are stored one by one, and a later call continues with what is missing. The model
 is cheap and always runs anew: after a change of it, the same measurements judge it again.
@@ -12,6 +13,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -71,9 +73,9 @@ class Figures(NamedTuple):
 
 
 class TapeRuns(NamedTuple):
-    """One tape in both worlds: a prediction, and two runs of the machine."""
+    """One tape in both worlds: two runs of the machine, and the prediction of each."""
 
-    model: Figures
+    model: tuple[Figures, Figures]
     machine: tuple[Figures, Figures]
 
 
@@ -145,14 +147,19 @@ _SEVERITY: Final = {Verdict.HOLDS: 0, Verdict.CANNOT_TELL: 1, Verdict.MISSES: 2}
 
 
 def run_grid(
-    grid: Grid, profile: MachineProfile, folder: Path, progress: Progress | None = None
+    grid: Grid,
+    profile_before: Callable[[int], MachineProfile],
+    folder: Path,
+    progress: Progress | None = None,
 ) -> list[CellResult]:
     """Run what is missing on the machine, then the model on the same tapes, and compare.
 
     Parameters
     ----------
-    grid, profile
-        What to run, and on which costs.
+    grid
+        What to run.
+    profile_before
+        On which costs a sweep, counted from 0, is predicted; asked right before it.
     folder
         Where the records are, ``FOLDER/CELL/TAPE-RUN``, and where new ones are stored.
     progress
@@ -169,45 +176,57 @@ def run_grid(
     n_real = len(grid.cells) * grid.repeats * _RUNS_PER_TAPE
     n_runs = n_real + len(grid.cells) * grid.repeats
     real: dict[tuple[str, int, int], Figures] = {}
-    for tape, run, cell in sweeps(grid):
-        report(len(real), n_runs, f"machine: {cell.name}, tape {tape + 1}, run {run + 1}")
-        records = _stored_or_run(cell, tape, run, profile, folder)
-        real[cell.name, tape, run] = Figures.of(records)
+    profiles: dict[tuple[int, int], MachineProfile] = {}
+    for sweep, (tape, run, cells) in enumerate(sweeps(grid)):
+        report(len(real), n_runs, f"profile for sweep {sweep + 1}")
+        profile = profiles[tape, run] = profile_before(sweep)
+        for cell in cells:
+            report(len(real), n_runs, f"machine: {cell.name}, tape {tape + 1}, run {run + 1}")
+            records = _stored_or_run(cell, tape, run, profile, folder)
+            real[cell.name, tape, run] = Figures.of(records)
     results = []
     n_cores = len(usable_cores())
     for i, cell in enumerate(grid.cells):
         tapes = []
         for tape in range(grid.repeats):
             report(n_real + i * grid.repeats + tape, n_runs, f"model: {cell.name}")
-            policy = cell.config.policies[0].policy
-            model = Figures.of(predict(cell.config, policy, profile, tape))
-            tapes.append(TapeRuns(model, (real[cell.name, tape, 0], real[cell.name, tape, 1])))
+            first, second = profiles[tape, 0], profiles[tape, 1]
+            model = _predicted(cell, tape, first)
+            again = model if second is first else _predicted(cell, tape, second)
+            machine = real[cell.name, tape, 0], real[cell.name, tape, 1]
+            tapes.append(TapeRuns((model, again), machine))
         results.append(judge(cell, tapes, oversubscribed=cell.is_oversubscribed(n_cores)))
     report(n_runs, n_runs, "done")
     return results
 
 
-def sweeps(grid: Grid) -> Iterator[tuple[int, int, Cell]]:
-    """Every run on the machine as tape, run and cell, sweep by sweep in shuffled order."""
+def _predicted(cell: Cell, tape: int, profile: MachineProfile) -> Figures:
+    return Figures.of(predict(cell.config, cell.config.policies[0].policy, profile, tape))
+
+
+def sweeps(grid: Grid) -> Iterator[tuple[int, int, list[Cell]]]:
+    """Every run on the machine: the tape and run of each sweep, and its cells in shuffled order."""
     for sweep in range(grid.repeats * _RUNS_PER_TAPE):
         run, tape = divmod(sweep, grid.repeats)
-        for cell in random.Random(sweep).sample(grid.cells, len(grid.cells)):
-            yield tape, run, cell
+        yield tape, run, random.Random(sweep).sample(grid.cells, len(grid.cells))
 
 
 def judge(cell: Cell, tapes: Sequence[TapeRuns], *, oversubscribed: bool) -> CellResult:
     """Compare both worlds on every quantity of one cell."""
-    tpots = [(t.machine[0].tpot_p50_ns, t.machine[1].tpot_p50_ns) for t in tapes]
-    itls = [(t.machine[0].itl_p99_ns, t.machine[1].itl_p99_ns) for t in tapes]
+    tpots = [_pair(t.machine, lambda f: f.tpot_p50_ns) for t in tapes]
+    itls = [_pair(t.machine, lambda f: f.itl_p99_ns) for t in tapes]
     tpot_margin = max(TPOT_MARGIN, aa_spread(tpots))
+    model_tpots = [_mean(_pair(t.model, lambda f: f.tpot_p50_ns)) for t in tapes]
+    model_itls = [_mean(_pair(t.model, lambda f: f.itl_p99_ns)) for t in tapes]
     findings = [
-        _relative("tpot_p50", [t.model.tpot_p50_ns for t in tapes], tpots, tpot_margin),
-        _relative("itl_p99", [t.model.itl_p99_ns for t in tapes], itls, ITL_MARGIN),
+        _relative("tpot_p50", model_tpots, tpots, tpot_margin),
+        _relative("itl_p99", model_itls, itls, ITL_MARGIN),
     ]
-    for process in tapes[0].model.cores:
-        model = [t.model.cores[process] for t in tapes]
-        pairs = [(t.machine[0].cores[process], t.machine[1].cores[process]) for t in tapes]
-        measured = [(a + b) / 2 for a, b in pairs]
+    for process in tapes[0].model[0].cores:
+        cores = partial(_cores_of, process)
+        model = [_mean(_pair(t.model, cores)) for t in tapes]
+        pairs = [_pair(t.machine, cores) for t in tapes]
+        measured = [_mean(pair) for pair in pairs]
         error = Estimate.of([m - found for m, found in zip(model, measured, strict=True)])
         # In cores here, because a share of a process that hardly runs says nothing.
         spread = (sum((a - b) ** 2 for a, b in pairs) / len(pairs)) ** 0.5
@@ -226,10 +245,22 @@ def judge(cell: Cell, tapes: Sequence[TapeRuns], *, oversubscribed: bool) -> Cel
     return CellResult(cell, oversubscribed, tuple(tapes), tuple(findings))
 
 
+def _pair(runs: tuple[Figures, Figures], of: Callable[[Figures], float]) -> tuple[float, float]:
+    return of(runs[0]), of(runs[1])
+
+
+def _mean(pair: tuple[float, float]) -> float:
+    return (pair[0] + pair[1]) / 2
+
+
+def _cores_of(process: str, figures: Figures) -> float:
+    return figures.cores[process]
+
+
 def _relative(
     quantity: str, model: list[float], pairs: list[tuple[float, float]], margin: float
 ) -> Finding:
-    measured = [(a + b) / 2 for a, b in pairs]
+    measured = [_mean(pair) for pair in pairs]
     error = Estimate.of([m / found - 1 for m, found in zip(model, measured, strict=True)])
     return Finding(
         quantity,

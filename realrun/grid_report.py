@@ -171,13 +171,15 @@ def _worst_claim(name: str, finding: Finding, seed: int) -> Claim:
     )
 
 
-def record(results: list[CellResult], profile: MachineProfile) -> dict[str, Any]:
-    """Every cell with its runs and findings, as data."""
+def record(results: list[CellResult], profiles: list[MachineProfile]) -> dict[str, Any]:
+    """Every cell with its runs and findings, as data; which profiles there were, in their order."""
     return {
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine_facts(),
-        "profile_measured_at": profile.measured_at,
-        "profile_replicates": profile.machine.get("replicates"),
+        "profiles": [
+            {"measured_at": p.measured_at, "replicates": p.machine.get("replicates")}
+            for p in profiles
+        ],
         "cells": [
             {
                 "name": result.cell.name,
@@ -189,7 +191,7 @@ def record(results: list[CellResult], profile: MachineProfile) -> dict[str, Any]
                 ],
                 "tapes": [
                     {
-                        "model": tape.model._asdict(),
+                        "model": [run._asdict() for run in tape.model],
                         "machine": [run._asdict() for run in tape.machine],
                     }
                     for tape in result.tapes
@@ -200,7 +202,7 @@ def record(results: list[CellResult], profile: MachineProfile) -> dict[str, Any]
     }
 
 
-def write_record(path: Path, results: list[CellResult], profile: MachineProfile) -> None:
+def write_record(path: Path, results: list[CellResult], profiles: list[MachineProfile]) -> None:
     """Store `record` as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record(results, profile), indent=1) + "\n")
+    path.write_text(json.dumps(record(results, profiles), indent=1) + "\n")

@@ -116,8 +116,7 @@ def write_grid(folder, names=("tp1-spin", "tp2-park")):
     content = {
         "finished_at": "2026-01-02T03:04:05+00:00",
         "machine": MACHINE,
-        "profile_measured_at": "2026-01-02T03:00:00+00:00",
-        "profile_replicates": 9,
+        "profiles": [{"measured_at": "2026-01-02T03:00:00+00:00", "replicates": 9}],
         "cells": cells,
     }
     (folder / "grid.json").write_text(json.dumps(content))

@@ -3,8 +3,9 @@
 Usage: python experiments/bench/model.py [--quick] [--json FILE] [--runs FOLDER]
            [--parts {grid,speed,memory,growth} ...]
 
-Calibrates thoroughly, runs the cells of model_cells.toml on the machine and in the model, and times
-the model. With --runs the profile and every run are kept, and a second call continues.
+Runs the cells of model_cells.toml on the machine and in the model, with a calibration before each
+sweep through them, and times the model. With --runs profiles and runs are kept, and a second call
+continues.
 """
 
 import json
@@ -21,7 +22,7 @@ import simulated
 from parts import Part, calibrated, end_as_ctrl_c_does, finish, measured, options, told
 
 from realrun import grid_report
-from realrun.calibrate import N_REPLICATES, N_THOROUGH
+from realrun.calibrate import N_THOROUGH
 from realrun.cells import read_grid
 from realrun.grid import run_grid
 from shmsim.claims import Claim
@@ -44,7 +45,7 @@ EXPONENT: Final = 1.15
 class Effort(NamedTuple):
     """How much is measured."""
 
-    replicates: int
+    replicates: int  # of each calibration; there is one before each of two sweeps a tape
     cells: tuple[str, ...]
     tapes: int
     speed_runs: int
@@ -55,7 +56,7 @@ class Effort(NamedTuple):
 
 
 FULL: Final = Effort(
-    replicates=N_THOROUGH,
+    replicates=N_THOROUGH // 6,
     cells=(),
     tapes=3,  # six runs of each cell on the machine; `realrun validate --grid` does ten
     speed_runs=3,
@@ -65,7 +66,7 @@ FULL: Final = Effort(
     requests=(100, 1_000, 10_000, 100_000, 1_000_000),
 )
 QUICK: Final = Effort(
-    replicates=N_REPLICATES,
+    replicates=1,
     cells=("tp1-sync-4ms-10pct-spin", "tp1-sync-3ms-5pct-park", "tp2-sync-4ms-1pct-spin"),
     tapes=2,
     speed_runs=2,
@@ -76,21 +77,31 @@ QUICK: Final = Effort(
 )
 
 
-def measure_grid(effort: Effort, profile: MachineProfile, folder: Path) -> Part:
-    """The cells in both worlds."""
+def measure_grid(effort: Effort, _profile: MachineProfile, folder: Path) -> Part:
+    """The cells in both worlds, each sweep predicted on the calibration before it."""
     grid = replace(read_grid(CELLS), repeats=effort.tapes)
     if effort.cells:
         grid = grid.only(list(effort.cells))
+    profiles = []
+
+    def profile_before(sweep: int) -> MachineProfile:
+        profiles.append(calibrated(folder / _profile_name(sweep), effort.replicates))
+        return profiles[-1]
+
     with Bar() as bar:
         results = run_grid(
             grid,
-            profile,
+            profile_before,
             folder,
             lambda done, total, label: bar.show(f"{done}/{total} {label}", done / total),
         )
     grid_report.print_table(results)
     print(grid_report.summary(results))
-    return grid_report.claims(results), grid_report.record(results, profile)
+    return grid_report.claims(results), grid_report.record(results, profiles)
+
+
+def _profile_name(sweep: int) -> str:
+    return f"profile-{sweep}.json"
 
 
 def measure_speed(effort: Effort, profile: MachineProfile, _folder: Path) -> Part:
@@ -125,7 +136,7 @@ def measure_memory(effort: Effort, _profile: MachineProfile, folder: Path) -> Pa
     """What a longer run takes more, with the rows that the caller gets and without."""
     grown = {}
     for rows in ("drop", "keep"):
-        few, many = (_peak(folder / "profile.json", n, rows) for n in effort.memory_steps)
+        few, many = (_peak(folder / _profile_name(0), n, rows) for n in effort.memory_steps)
         steps = many["n_steps"] - few["n_steps"]
         grown[rows] = (many["peak_bytes"] - few["peak_bytes"]) / steps
         print(f"  rows: {rows:<5} {grown[rows]:7.0f} bytes more for each step")
@@ -189,7 +200,8 @@ def main() -> None:
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.runs or Path(name)
-        profile = calibrated(folder, effort.replicates)
+        print("calibrating")
+        profile = calibrated(folder / _profile_name(0), effort.replicates)
         found, records = measured(
             arguments.parts, lambda part: measure[part](effort, profile, folder)
         )

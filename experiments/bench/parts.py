@@ -32,11 +32,9 @@ def end_as_ctrl_c_does() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 
-def calibrated(folder: Path, n_replicates: int) -> MachineProfile:
-    """The profile of this machine, measured unless the folder has it."""
-    path = folder / "profile.json"
+def calibrated(path: Path, n_replicates: int) -> MachineProfile:
+    """The profile of this machine as a file holds it, which is measured now if there is none."""
     if not path.exists():
-        print("calibrating")
         calibrate(n_replicates=n_replicates).write(path)
     return MachineProfile.read(path)
 

@@ -209,7 +209,8 @@ def main() -> None:
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.runs or Path(name)
-        profile = calibrated(folder, effort.replicates)
+        print("calibrating")
+        profile = calibrated(folder / "profile.json", effort.replicates)
         found, records = measured(
             arguments.parts, lambda part: measure[part](effort, profile, folder)
         )

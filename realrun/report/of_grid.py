@@ -116,10 +116,7 @@ def _again(stored: StoredGrid) -> Html:
                 "realrun report runs/again",
             ),
             paragraph(
-                "Profile measured "
-                f"{stored.content.get('profile_measured_at', 'at an unknown time')}, "
-                f"{stored.content.get('profile_replicates', 'unknown')} replicates of each cost. "
-                "The config of every cell is in grid.json."
+                f"Profile measured {stored.profiles}. The config of every cell is in grid.json."
             ),
             machine_part(stored.content["machine"]),
         ]

@@ -85,11 +85,15 @@ class StoredValidation(NamedTuple):
 
 
 class StoredGrid(NamedTuple):
-    """Many cells, each with findings: by quantity and process, as ``grid.json`` has them."""
+    """Many cells, each with findings: by quantity and process, as ``grid.json`` has them.
+
+    ``profiles`` says when each was measured, and how often each cost.
+    """
 
     folder: Path
     content: dict[str, Any]
     findings: dict[str, list[Judged]]
+    profiles: str
 
 
 def read_validation(folder: Path) -> StoredValidation:
@@ -139,12 +143,16 @@ def read_grid_results(folder: Path) -> StoredGrid:
                 findings.setdefault(str(found["quantity"]), []).append(
                     Judged(name, value, low, high, margin, str(verdict))
                 )
+        profiles = ", ".join(
+            f"{p['measured_at']} ({p['replicates']} replicates of each cost)"
+            for p in content["profiles"]
+        )
         _check_machine(content)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is no result of a grid: {error!r}") from None
     if not findings:
         raise ValueError(f"{path} holds no finding; run 'realrun validate --grid' again")
-    return StoredGrid(folder, content, findings)
+    return StoredGrid(folder, content, findings, profiles)
 
 
 def read_records(folder: Path) -> RunRecords:

@@ -43,6 +43,11 @@ repeats = 2
 N_RUNS = 8
 
 
+def always(profile):
+    """The same profile before each sweep."""
+    return lambda _sweep: profile
+
+
 def run_names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.glob("*/*"))
 
@@ -58,7 +63,7 @@ def grid(tmp_path_factory):
 def done(grid, tmp_path_factory):
     """A folder with all runs, and what came out."""
     folder = tmp_path_factory.mktemp("runs")
-    return folder, run_grid(grid, toy_profile(), folder)
+    return folder, run_grid(grid, always(toy_profile()), folder)
 
 
 def test_every_run_is_stored_by_cell_and_tape(done, grid):
@@ -76,7 +81,7 @@ def test_every_cell_is_judged_by_both_worlds_on_the_same_tapes(done, grid):
     for result in results:
         assert len(result.tapes) == 2
         for tape in result.tapes:
-            figures = (tape.model, *tape.machine)
+            figures = (*tape.model, *tape.machine)
             assert all(set(f.cores) == {"scheduler", "worker0"} for f in figures)
             # The step takes a millisecond in either world.
             assert all(f.tpot_p50_ns > 900_000 for f in figures)
@@ -90,7 +95,7 @@ def test_a_second_call_runs_nothing_on_the_machine_and_the_model_anew(done, grid
         raise AssertionError("this run was stored")
 
     monkeypatch.setattr(realrun.grid, "run_once", nothing_is_missing)
-    assert run_grid(grid, toy_profile(), folder) == results
+    assert run_grid(grid, always(toy_profile()), folder) == results
 
 
 def test_what_is_missing_is_run_and_nothing_else(done, grid, monkeypatch):
@@ -99,7 +104,7 @@ def test_what_is_missing_is_run_and_nothing_else(done, grid, monkeypatch):
     (folder / name).rename(folder.parent / "put aside")
     run_once, ran = realrun.grid.run_once, []
     monkeypatch.setattr(realrun.grid, "run_once", lambda spec: ran.append(spec) or run_once(spec))
-    again = run_grid(grid, toy_profile(), folder)
+    again = run_grid(grid, always(toy_profile()), folder)
     assert len(ran) == 1
     assert len(run_names(folder)) == N_RUNS
     assert [r.cell for r in again] == [r.cell for r in results]
@@ -108,7 +113,22 @@ def test_what_is_missing_is_run_and_nothing_else(done, grid, monkeypatch):
 def test_runs_of_another_profile_are_not_taken_for_these(done, grid):
     folder, _ = done
     with pytest.raises(ValueError, match="holds another run than the one asked for"):
-        run_grid(grid, toy_profile(wake_latency=1_000_000), folder)
+        run_grid(grid, always(toy_profile(wake_latency=1_000_000)), folder)
+
+
+def test_each_sweep_is_predicted_on_the_profile_before_it(grid, tmp_path):
+    asked = []
+
+    def slower_and_slower(sweep):
+        asked.append((sweep, len(run_names(tmp_path))))
+        return toy_profile(wake_latency=(1 + sweep) * 200_000)
+
+    results = run_grid(grid, slower_and_slower, tmp_path)
+    n_cells = len(grid.cells)
+    assert asked == [(sweep, sweep * n_cells) for sweep in range(4)]
+    park = next(result for result in results if "park" in result.cell.name)
+    for tape in park.tapes:  # sweeps 0 and 2, or 1 and 3: wake-ups take 400 us more
+        assert tape.model[1].tpot_p50_ns > tape.model[0].tpot_p50_ns + 300_000
 
 
 def test_an_interruption_keeps_what_was_finished_and_leaves_no_half_a_run(
@@ -124,7 +144,7 @@ def test_an_interruption_keeps_what_was_finished_and_leaves_no_half_a_run(
 
     monkeypatch.setattr(realrun.grid, "run_once", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run_grid(grid, toy_profile(), tmp_path)
+        run_grid(grid, always(toy_profile()), tmp_path)
     assert len(run_names(tmp_path)) == 2
 
 
@@ -135,7 +155,7 @@ def test_an_interruption_while_a_run_is_stored_leaves_no_half_a_run(grid, tmp_pa
     monkeypatch.setattr(realrun.grid.RunSpec, "write", interrupted)
     monkeypatch.setattr(realrun.grid, "run_once", lambda _spec: RunRecords())
     with pytest.raises(KeyboardInterrupt):
-        run_grid(grid, toy_profile(), tmp_path)
+        run_grid(grid, always(toy_profile()), tmp_path)
     assert run_names(tmp_path) == []
 
 

@@ -24,7 +24,9 @@ def figures(tpot_ms=2.0, itl_ms=3.0, **cores) -> Figures:
 def result(model, runs, *, cell: Cell = CELL, oversubscribed=False):
     """A cell whose tapes all have this model and these two runs, but for a hair of noise."""
     tapes = [
-        TapeRuns(model, tuple(run._replace(tpot_p50_ns=run.tpot_p50_ns + i) for run in runs))
+        TapeRuns(
+            (model, model), tuple(run._replace(tpot_p50_ns=run.tpot_p50_ns + i) for run in runs)
+        )
         for i in range(5)
     ]
     return judge(cell, tapes, oversubscribed=oversubscribed)
@@ -37,7 +39,7 @@ EQUAL = result(figures(), (figures(), figures()))
 
 
 def test_every_tape_of_every_cell_is_run_twice_on_the_machine():
-    runs = [(cell.name, tape, run) for tape, run, cell in sweeps(GRID)]
+    runs = [(cell.name, tape, run) for tape, run, cells in sweeps(GRID) for cell in cells]
     expected = {
         (cell.name, tape, run)
         for cell in GRID.cells
@@ -49,10 +51,8 @@ def test_every_tape_of_every_cell_is_run_twice_on_the_machine():
 
 
 def test_a_sweep_goes_through_all_cells_before_any_of_them_comes_again():
-    names = [cell.name for _, _, cell in sweeps(GRID)]
-    n = len(GRID.cells)
-    orders = [tuple(names[i : i + n]) for i in range(0, len(names), n)]
-    assert all(len(set(order)) == n for order in orders)
+    orders = [tuple(cell.name for cell in cells) for _, _, cells in sweeps(GRID)]
+    assert all(len(set(order)) == len(order) == len(GRID.cells) for order in orders)
     assert len(set(orders)) == len(orders)
 
 
@@ -98,6 +98,18 @@ def test_the_machines_own_noise_widens_the_margin_of_tpot_and_of_nothing_else():
     assert itl.margin == EQUAL.worst("itl_p99").margin
 
 
+def test_each_run_has_its_own_prediction_and_a_tape_is_judged_by_the_mean_of_both():
+    drifted = judge(
+        CELL,
+        [TapeRuns((figures(2.0 + i / 1e6), figures(2.2)), (figures(2.0), figures(2.2)))
+         for i in range(3)],
+        oversubscribed=False,
+    )  # fmt: skip
+    tpot = drifted.worst("tpot_p50")
+    assert tpot.predicted == pytest.approx(2.1 * MS, rel=1e-5)
+    assert tpot.error.value == pytest.approx(0.0, abs=1e-5)
+
+
 # Claims, table and record.
 
 
@@ -135,7 +147,7 @@ def test_one_cell_that_misses_is_the_worst_however_many_hold():
 def test_a_cell_that_cannot_tell_does_not_hold_and_might():
     unsure = judge(
         CELL,
-        [TapeRuns(figures(tpot), (figures(), figures())) for tpot in (1.8, 2.2, 2.0)],
+        [TapeRuns((figures(tpot),) * 2, (figures(), figures())) for tpot in (1.8, 2.2, 2.0)],
         oversubscribed=False,
     )
     claim = by_id([EQUAL, unsure])["validation/tpot_p50/share_holding"]
@@ -179,7 +191,8 @@ def test_runs_during_which_somebody_else_had_the_core_are_told_and_count_all_the
 
 
 def test_the_record_is_json_and_holds_every_run():
-    content = json.loads(json.dumps(record([EQUAL], toy_profile())))
+    content = json.loads(json.dumps(record([EQUAL], [toy_profile()])))
+    assert len(content["profiles"]) == 1
     (cell,) = content["cells"]
     assert cell["name"] == CELL.name
     assert len(cell["tapes"]) == 5
