@@ -134,11 +134,13 @@ class Thread:
     def sleep(self) -> None:
         """Give the core up."""
         self.is_awake = False
+        self._host.n_awake -= 1
         self.core.leave(self)
 
     def wake(self) -> None:
         """Want a core again."""
         self.is_awake = True
+        self._host.n_awake += 1
         self._host.place(self)
 
 
@@ -467,7 +469,7 @@ class Host:
         self.cores = [Core(self, number) for number in range(n_cores)]
         self.is_throttled = False
         self._slices = slices
-        self.n_running = 0
+        self.n_awake = self.n_running = 0
         self._left_ns = rules.quota_ns
         self._metered_ns = 0
         self._meter = 0
@@ -499,6 +501,8 @@ class Host:
 
     def pull(self, idle: Core) -> None:
         """Move a thread that waits elsewhere to a core that has become idle."""
+        if self.n_awake == self.n_running:  # so that with many cores nobody looks through them all
+            return
         waiting = [t for core in self.cores if core is not idle for t in core.queue]
         free = [thread for thread in waiting if thread.pinned is None]
         if free:
