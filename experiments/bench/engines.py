@@ -18,7 +18,7 @@ import alike
 import numpy as np
 import simulated
 import stats
-from loops import Loop, heap_loop, loops
+from loops import Loop, default_loop, heap_loop, loops
 from parts import Part, finish, measured, options, told
 
 from shmsim.claims import Claim
@@ -192,19 +192,22 @@ def measure_sweep(effort: Effort) -> Part:
             *(sweep_s, min(table.values()), max(table.values()), "s", SWEEP_S, "<=", 1, SEED),
         )
     )
-    loop = loops()["a core for each thread"]
-    config = loop.steps(effort.sweep_steps // 10)
-    points_ms = []
-    for policy in _policies(1 + effort.rounds):
-        started_s = time.perf_counter()
-        run_many(config, [policy], loop.profile)
-        points_ms.append(1e3 * (time.perf_counter() - started_s))
-    # The first point draws the tape, the others find it drawn.
-    first_ms, *moved_ms = points_ms
-    print(f"  first point of a slider {first_ms:.0f} ms, then {np.median(moved_ms):.0f} ms")
-    for name, found in (("first_point", [first_ms]), ("point", moved_ms)):
-        claims.append(_spread(f"engines/slider_{name}_ms", found, "ms", SLIDER_MS, "<="))
-    return claims, {"sweep_s": table, "slider_ms": points_ms}
+    sliders = {"default": default_loop(), "two_workers": loops()["a core for each thread"]}
+    moves: dict[str, list[float]] = {}
+    for name, loop in sliders.items():
+        config = loop.steps(effort.sweep_steps // 10)
+        run_many(loop.steps(1), _policies(1), loop.profile)
+        points_ms = moves[name] = []
+        for policy in _policies(1 + effort.rounds):
+            started_s = time.perf_counter()
+            run_many(config, [policy], loop.profile)
+            points_ms.append(1e3 * (time.perf_counter() - started_s))
+        # The first point draws the tape, the others find it drawn.
+        first_ms, *moved_ms = points_ms
+        print(f"  slider, {name}: first point {first_ms:.0f} ms, then {np.median(moved_ms):.0f} ms")
+        for what, found in (("first_point", [first_ms]), ("point", moved_ms)):
+            claims.append(_spread(f"engines/slider_{what}_ms/{name}", found, "ms", SLIDER_MS, "<="))
+    return claims, {"sweep_s": table, "slider_ms": moves}
 
 
 # Growth.

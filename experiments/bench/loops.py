@@ -60,6 +60,11 @@ def loops() -> dict[str, Loop]:
     }
 
 
+def default_loop() -> Loop:
+    """What somebody runs who sets nothing: one worker, two calls, steps that jitter."""
+    return Loop("default", RunConfig(), MachineProfile.shipped("vm-2cpu"))
+
+
 def constants_of(profile: MachineProfile) -> MachineProfile:
     """The same machine, if every cost always were its median, whatever it depends on."""
     return replace(
