@@ -6,6 +6,9 @@ from collections import defaultdict
 from decimal import Decimal
 from typing import NamedTuple
 
+from shmsim.units import MS
+from shmsim.wait import SCHEDULER_RECV, WORKER_RECV
+
 
 class Span(NamedTuple):
     """A complete event, in whole nanoseconds."""
@@ -28,6 +31,9 @@ class Timeline:
         Complete events, with how many others each is nested in.
     instants, arrows
         Events of phases i, and s and f.
+    messages
+        What each arrow stands for: step and call, instant of publication and of sight, and the
+        tracks of writer and reader.
     counters
         Values by name, in order of time.
     tracks
@@ -71,8 +77,8 @@ class Timeline:
         last = None
         for event in timed:
             if event["ph"] in "sf":
-                assert event["ph"] not in ends[event["id"]]
-                ends[event["id"]][event["ph"]] = event
+                assert list(ends[event["id"]]) == (["s"] if event["ph"] == "f" else [])
+                ends[event["id"]][event["ph"]] = event | {"said": last["args"]}
                 # What Perfetto binds an arrow to: the last thing that began on its track.
                 assert (last["name"], last["pid"], last["tid"], last["ts"]) == (
                     {"s": "publish", "f": "see"}[event["ph"]],
@@ -85,15 +91,17 @@ class Timeline:
         covered = defaultdict(list)
         for span in self.spans:
             covered[span.track].append(span)
+        self.messages = []
         for both in ends.values():
             start, end = both["s"], both["f"]
+            assert start["said"] == end["said"]
             assert start["ts"] <= end["ts"]
             assert start["pid"] != end["pid"]
-            assert timed.index(start) < timed.index(end)
-            for event in (start, end):
-                at_ns = ns(event["ts"])
-                spans = covered[event["pid"], event["tid"]]
-                assert any(s.begun_ns <= at_ns <= s.ended_ns for s in spans)
+            tracks = [(event["pid"], event["tid"]) for event in (start, end)]
+            instants_ns = [ns(event["ts"]) for event in (start, end)]
+            for track, at_ns in zip(tracks, instants_ns, strict=True):
+                assert any(s.begun_ns <= at_ns <= s.ended_ns for s in covered[track])
+            self.messages.append((*start["said"].values(), *instants_ns, *tracks))
         self.n_arrows = len(ends)
 
 
@@ -123,6 +131,10 @@ def nested(events):
     return spans
 
 
+# A machine reads the clock of a process after that of the wall (as in shmsim.laws).
+_CLOCKS_APART_NS = {"model": 0, "machine": 1 * MS}
+
+
 def check_timeline(records, path):
     """What holds of the whole timeline of any run; returns it."""
     found = Timeline(path)
@@ -139,14 +151,52 @@ def check_timeline(records, path):
         )
         assert all(span.depth == 0 for span in waits)
         assert sum(s.args["cpu_ns"] for s in waits) == sum(w.cpu_ns for w in rows)
+        if tracks == [row.process]:
+            check_cpu(records, row, main, end_ns)
     shown = [span.ended_ns - span.begun_ns for span in found.on("device")]
     assert len(shown) == len(records.steps)
     # Between two steps the device rests or not, but never works on both.
     assert all(span.depth == 0 for span in found.on("device"))
     for step, took_ns in zip(records.steps, shown, strict=True):
         assert took_ns <= step.done_ns - step.launched_ns
-    assert found.n_arrows == sum(wait.site in (0, 1) for wait in records.waits)
+    check_messages(records, found)
+    check_cores(records, found)
     values = found.counters["requests in the system"]
     assert values[-1][1] == 0
     assert max(n for _, n in values) <= len(records.requests)
     return found
+
+
+def check_cpu(records, row, main, end_ns):
+    """What a process of one thread used is in its waits or in the work between them."""
+    world = records.meta.get("world", "model")
+    waited_ns = sum(span.args["cpu_ns"] for span in main if span.category == "wait")
+    worked_ns = sum(s.ended_ns - s.begun_ns for s in main if s.category != "wait")
+    unseen_ns = row.wall_ns - end_ns + _CLOCKS_APART_NS[world]  # before the run, and after it
+    assert row.cpu_ns <= waited_ns + worked_ns + unseen_ns
+    if world == "model":
+        assert waited_ns <= row.cpu_ns
+
+
+def check_messages(records, found):
+    """Every message that was seen has an arrow, from its writer to its reader, at its instants."""
+    received = [wait for wait in records.waits if wait.site in (SCHEDULER_RECV, WORKER_RECV)]
+    assert sorted(message[:4] + message[5:] for message in found.messages) == sorted(
+        (w.step, w.call, w.published_ns, w.seen_ns, found.tracks[w.process]) for w in received
+    )
+    scheduler = found.tracks["scheduler"]
+    for *_, writer, reader in found.messages:
+        assert (writer == scheduler) == (reader != scheduler)
+
+
+def check_cores(records, found):
+    """Stays on the cores add up to what processes used and cores were busy, to the nanosecond."""
+    if not records.slices:
+        return
+    on_core = {row.core: found.on(f"core {row.core}", "core") for row in records.cores}
+    for core in records.cores:
+        assert sum(s.ended_ns - s.begun_ns for s in on_core[core.core]) == core.busy_ns
+    for row in records.processes:
+        stays = [s for spans in on_core.values() for s in spans if s.name == row.process]
+        used_ns = row.cpu_ns + row.emulation_cpu_ns - row.unplaced_ns
+        assert sum(s.ended_ns - s.begun_ns for s in stays) == used_ns

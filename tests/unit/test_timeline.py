@@ -11,6 +11,8 @@ from shmsim.cli import app
 from shmsim.metrics import step_time_ns
 from shmsim.policies import PRESETS
 from shmsim.records import CoreRow, SliceRow
+from shmsim.sim.box import Box
+from shmsim.sim.cores import Schedule
 from shmsim.timeline import Window, window_of_steps, write_timeline
 from shmsim.units import MS, US
 from shmsim.wait import DEVICE_DONE, DOZE, KIND_NAMES, PARK, SPIN, WORKER_SLOT
@@ -132,6 +134,38 @@ def test_the_cpu_on_the_core_tracks_is_the_cpu_accounted(tmp_path):
         on_core = found.on(f"core {core}")
         assert {span.name for span in on_core} == {row.process}
         assert sum(span.ended_ns - span.begun_ns for span in on_core) == row.cpu_ns
+
+
+@pytest.mark.parametrize("n_cores", [1, 2, 3])
+@pytest.mark.parametrize("policy", ["spin", "park", "wake-ahead"])
+def test_the_core_tracks_of_a_run_on_shared_cores_are_the_cpu_accounted(tmp_path, policy, n_cores):
+    records = records_of(2, policy=policy, box=Box(Schedule(n_cores), 3, traces=True))
+    path = tmp_path / "trace.json"
+    write_timeline(records, path)
+    found = check_timeline(records, path)
+    assert {row.core for row in records.cores} == set(range(n_cores))
+    assert found.on("core 0", "core")
+
+
+@pytest.mark.parametrize("policy", ["spin", "park", "wake-ahead"])
+def test_without_an_idle_moment_waits_and_work_are_all_the_cpu_time(tmp_path, policy):
+    """To the nanosecond, until the goodbye: the last that one publishes and the other sees."""
+    workload = Workload(tuple(Request(0, n, 5) for n in (10, 20)), 0)
+    records = run(PRESETS[policy], workload, calls=2, device_policy=PRESETS[policy])
+    found = written(records, tmp_path)
+    goodbye = max(records.waits, key=lambda wait: wait.seen_ns)
+    scheduler, worker = records.processes
+    ends_ns = {scheduler: goodbye.published_ns, worker: goodbye.seen_ns}
+    unseen_ns = {}
+    for row, until_ns in ends_ns.items():
+        spans = [s for s in found.on(row.process) if s.depth == 0 and s.begun_ns < until_ns]
+        waited_ns = sum(s.args["cpu_ns"] for s in spans if s.category == "wait")
+        worked_ns = sum(
+            min(s.ended_ns, until_ns) - s.begun_ns for s in spans if s.category == "work"
+        )
+        unseen_ns[row.process] = row.cpu_ns - waited_ns - worked_ns
+    assert unseen_ns["worker0"] == worker.wall_ns - goodbye.seen_ns
+    assert 0 <= unseen_ns["scheduler"] <= scheduler.wall_ns - goodbye.published_ns
 
 
 def test_counters_follow_requests_and_batches(tmp_path):
