@@ -1,32 +1,24 @@
-"""The ``realrun`` command: measure this box, and run the loop on it for real."""
+"""The ``realrun`` command: measure this box, and run the loop on it for real.
+
+A command loads what it runs on when it runs: scipy, Arrow and matplotlib take most of a second
+together, and neither ``doctor`` nor ``--help`` nor TAB needs one of them.
+"""
 
 import json
-import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
-from realrun.calibrate import N_REPLICATES, N_THOROUGH, RESTS, calibrate
-from realrun.cells import read_grid
 from realrun.contribute_cli import HELP as CONTRIBUTE_HELP
 from realrun.contribute_cli import contribute_command
-from realrun.demo import run_demo
-from realrun.gpu_check import LIMIT_S as GPU_CHECK_LIMIT_S
-from realrun.gpu_check import check, claims_of, measure_copies, write_found
-from realrun.grid import run_grid
-from realrun.grid_report import claims, print_table, summary, write_record
+from realrun.gpu_cli import gpu_check_command, show_gpu
 from realrun.host import differing_facts, machine_facts, usable_cores, warnings_about
-from realrun.report import draw_frontier, write_report
-from realrun.run import make_spec, run_once
-from realrun.steps import device_notes, write_steps
-from realrun.tables import benchmark_block, hand_off_block, validation_table, verdict
-from realrun.validate import validate
 from realrun.vllm.cli import add_commands as add_vllm_commands
 from shmsim.claims import write_claims
-from shmsim.config import ConfigError, RunConfig
 from shmsim.console import (
     Bar,
     ConfigArgument,
@@ -37,10 +29,12 @@ from shmsim.console import (
     load_or_default,
     load_policies,
 )
-from shmsim.metrics import summarize
-from shmsim.profile import MachineProfile
 from shmsim.program import Output, Program
 from shmsim.units import US, format_ns
+
+if TYPE_CHECKING:
+    from shmsim.config import RunConfig
+    from shmsim.profile import MachineProfile
 
 app = Program(
     "Measure what waiting costs on this box, and run the scheduler-worker loop on it.\n\n"
@@ -54,11 +48,11 @@ def doctor() -> Output:
     facts = machine_facts()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
     for name, value in facts.items():
-        table.add_row(name, _show(name, value))
+        table.add_row(name, escape(_show(name, value)))
     console.print(table)
     warnings = warnings_about(facts)
     for warning in warnings:
-        console.print(f"[yellow]note:[/] {warning}", soft_wrap=True)
+        console.print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True)
     if not warnings:
         console.print("nothing to note: this box measures cleanly")
     return Output({"facts": facts, "notes": warnings})
@@ -77,15 +71,27 @@ def calibrate_command(
         bool,
         typer.Option("--thorough", help="Three times the replicates; 'validate --grid' wants it."),
     ] = False,
+    gpu: Annotated[
+        int | None,
+        typer.Option(metavar="INDEX", min=0, help="Measure a GPU too, one of those visible."),
+    ] = None,
 ) -> Output:
     """Measure every cost of waiting on this box, one by one; takes about 40 s.
 
     The profile holds distributions with sample counts and intervals, and the facts of the box.
-    'shmsim profile FILE' prints it.
+    'shmsim profile FILE' prints it. With --gpu it also tells what copies, waits and steps cost
+    there, in two minutes more; named as device.file it predicts runs on that GPU.
     """
+    from realrun.calibrate import N_REPLICATES, N_THOROUGH, RESTS, calibrate
+    from realrun.calibrate_gpu import measure_gpu, with_gpu
+
     with Bar() as bar:
         n_replicates = N_THOROUGH if thorough else N_REPLICATES
+        # First the GPU: if it cannot be used, that is said at once.
+        reported = measure_gpu(gpu, bar.show) if gpu is not None else []
         profile = calibrate(bar.show, doorbell, n_replicates)
+        if gpu is not None:
+            profile = with_gpu(profile, reported)
     profile.write(out)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("rested for")
@@ -105,7 +111,9 @@ def calibrate_command(
             *(f"{c.at(0.5, rest_ns) / US:.0f} / {c.at(0.99, rest_ns) / US:.0f}" for c in curves),
         )
     console.print(table)
-    console.print(f"profile: {out} ('shmsim profile {out}' prints all of it)")
+    if gpu is not None:
+        show_gpu(profile)
+    console.print(f"profile: {out} ('shmsim profile {out}' prints all of it)", markup=False)
     rested = {
         f"{rest_ns:.0f}": {
             name: {"p50_ns": curve.at(0.5, rest_ns), "p99_ns": curve.at(0.99, rest_ns)}
@@ -141,6 +149,11 @@ def run_command(
 
     Example: realrun run -p profile.json --policy WakeAhead:guard=80us
     """
+    from realrun.run import make_spec, run_once
+    from realrun.steps import device_notes, write_steps
+    from realrun.tables import benchmark_block, hand_off_block
+    from shmsim.metrics import summarize
+
     config = load_or_default(config_path)
     (named,) = load_policies([policy])
     profile = _profile_for(config, profile_path)
@@ -157,13 +170,13 @@ def run_command(
     console.print(block, highlight=False, markup=False)
     notes = list(device_notes(records))
     for note in notes:
-        diagnostics.print(f"[yellow]note:[/] {note}", soft_wrap=True, highlight=False)
+        diagnostics.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
     if out is not None:
         records.write(out)
-        console.print(f"records: {out}")
+        console.print(f"records: {out}", markup=False)
     if steps is not None:
         n_steps = write_steps(steps, records)
-        console.print(f"step times: {steps} ({n_steps} steps without prompt tokens)")
+        console.print(f"step times: {steps} ({n_steps} steps without prompt tokens)", markup=False)
     return Output(
         {
             "policy": named.name,
@@ -213,6 +226,11 @@ def validate_command(
     an equivalence test. The runs are stored in OUT; a second call continues with what is missing
     and lets the model, as it then is, answer anew.
     """
+    from realrun.report import draw_frontier
+    from realrun.tables import validation_table, verdict
+    from realrun.validate import validate
+    from shmsim.config import ConfigError, RunConfig
+
     if grid is not None:
         if config_path is not None or policy:
             raise ConfigError("a grid names its configs and policies itself; leave them out")
@@ -236,8 +254,8 @@ def validate_command(
     words = "\n\n".join(verdict(validation, name, reference) for name in others[-1:])
     if words:
         (out / "verdict.txt").write_text(words + "\n")
-        console.print(words, soft_wrap=True)
-    console.print(f"results: {out} (frontier.png, validation.json, outcomes.parquet)")
+        console.print(words, markup=False, soft_wrap=True)
+    console.print(f"results: {out} (frontier.png, validation.json, outcomes.parquet)", markup=False)
     stored = json.loads((out / "validation.json").read_text())
     return Output({"folder": out, "verdict": words, **stored})
 
@@ -245,6 +263,13 @@ def validate_command(
 def _validate_grid(
     path: Path, names: list[str], profile_path: Path, out: Path, claims_path: Path | None
 ) -> Output:
+    from realrun.calibrate import N_REPLICATES, N_THOROUGH
+    from realrun.cells import read_grid
+    from realrun.grid import run_grid
+    from realrun.grid_report import claims, print_table, summary, write_record
+    from shmsim.config import ConfigError
+    from shmsim.profile import MachineProfile
+
     grid = read_grid(path)
     if names:
         grid = grid.only(names)
@@ -286,8 +311,10 @@ def report_command(
 
     The page is one file that opens offline, at a desk and on a telephone; no script runs in it.
     """
+    from realrun.report import write_report
+
     page = write_report(folder, out)
-    console.print(f"report: {page}")
+    console.print(f"report: {page}", markup=False)
     return Output({"report": page})
 
 
@@ -305,49 +332,9 @@ def demo(
 
     Runs the commands that you would run one by one, and prints each.
     """
+    from realrun.demo import run_demo
+
     return Output(run_demo(out, trace))
-
-
-@app.subcommand("gpu-check")
-def gpu_check_command(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")] = Path(
-        "runs/gpu-check"
-    ),
-) -> Output:
-    """Check everything that needs a GPU, in under 8 minutes: copies, policies, tests.
-
-    Calibrates this box first. Writes found.json, claims.json and profile.json; exits with 1 if a
-    claim does not hold.
-    """
-    began_s = time.monotonic()
-    out.mkdir(parents=True, exist_ok=True)
-    with Bar() as bar:
-        bar.show("copies to the GPU, by size and memory", 0.0)
-        copies = measure_copies()
-        profile = calibrate(bar.show, "futex", 1)
-        profile.write(out / "profile.json")
-        found = check(
-            copies,
-            profile,
-            began_s,
-            lambda label: bar.show(label, (time.monotonic() - began_s) / GPU_CHECK_LIMIT_S),
-        )
-    write_found(out / "found.json", found)
-    claims_found = claims_of(found)
-    write_claims(out / "claims.json", machine_facts(), claims_found)
-    for claim in claims_found:
-        mark = "[green]pass[/]" if claim.holds else "[red]fail[/]"
-        console.print(
-            f"{mark} {claim.id}: {claim.value:.4g} {claim.unit}, {claim.direction} {claim.bound:g}"
-        )
-    for text in found.failures:
-        console.print(f"[red]failed:[/] {text}", markup=True, soft_wrap=True)
-    if found.not_run:
-        console.print(f"no time for {len(found.not_run)} cells; see found.json")
-    console.print(f"results: {out}")
-    data = {"folder": out, "claims": claims_found, **json.loads((out / "found.json").read_text())}
-    holds = not found.failures and all(claim.holds for claim in claims_found)
-    return Output(data, holds)
 
 
 def _show(name: str, value: object) -> str:
@@ -358,26 +345,28 @@ def _show(name: str, value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def _profile_for(config: RunConfig, path: Path) -> MachineProfile:
+def _profile_for(config: "RunConfig", path: Path) -> "MachineProfile":
     """Read the profile of a real run, and say what will set the run apart from the model."""
+    from shmsim.profile import MachineProfile
+
     profile = MachineProfile.read(path)
     _say_what_differs(profile)
     _say_what_oversubscription_means(config)
     return profile
 
 
-def _say_what_differs(profile: MachineProfile) -> None:
+def _say_what_differs(profile: "MachineProfile") -> None:
     """Warn about a profile that was not measured here."""
     differing = differing_facts(profile.machine, machine_facts())
     if differing:
         diagnostics.print(
             "[yellow]warning:[/] the profile is not from this box as it is now, so predictions are "
-            "about another one; " + "; ".join(differing) + ". Calibrate here for a comparison.",
+            f"about another one; {escape('; '.join(differing))}. Calibrate here for a comparison.",
             soft_wrap=True,
         )
 
 
-def _say_what_oversubscription_means(config: RunConfig) -> None:
+def _say_what_oversubscription_means(config: "RunConfig") -> None:
     engine, n_cores = config.engine, len(usable_cores())
     # Async, each worker waits for its device in a second thread.
     n_threads = 1 + engine.workers * (2 if engine.scheduling == "async" else 1)
@@ -390,6 +379,7 @@ def _say_what_oversubscription_means(config: RunConfig) -> None:
         )
 
 
+app.subcommand("gpu-check")(gpu_check_command)
 app.subcommand("contribute", CONTRIBUTE_HELP)(contribute_command)
 add_vllm_commands(app)
 

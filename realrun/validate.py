@@ -233,6 +233,8 @@ def predict(
             "each run, and the model as for an echo device; name the policy, such as "
             'device_wait = "spin"'
         )
+    if config.device.computes:
+        profile = profile.at_device(config.device.observe)
     return simulate(on_this_box(config), policy, profile, replication)
 
 

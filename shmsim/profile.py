@@ -7,7 +7,7 @@ interpolates quantile by quantile.
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +33,9 @@ VERSION: Final = 2
 #: A cost may differ where workers wait for the device; it is then called ``"device_wake_latency"``,
 #: for instance, and a profile need not have it.
 AT_DEVICE: Final = "device_"
+#: Behind such a name, ``device.observe`` of another way to see ends of steps than the first that
+#: the device offers: ``"device_wake_latency@blocking"``.
+WAY: Final = "@"
 
 #: Costs every profile has: name, what it runs along, and between which two points it is measured.
 COSTS: Final[dict[str, tuple[str, str]]] = {
@@ -87,6 +90,8 @@ OPTIONAL_COSTS: Final[dict[str, tuple[str, str]]] = {
     "h2d_call_pageable": ("bytes", "call of a copy from pageable memory to its return"),
     "h2d_pageable": ("bytes", "the same call to the bytes being on a device that was idle"),
     "d2h": ("bytes", "call of a copy from an idle device to the bytes being in memory"),
+    "device_step": ("sequences", "a decode step of so many, its launch to its end on the device"),
+    "device_prefill": ("tokens", "the same of one prompt chunk of so many tokens"),
 }
 
 
@@ -165,6 +170,30 @@ class MachineProfile:
             int(self.costs["rehearsal"].at(0.9, typical_ns)),
             delay_price,
         )
+
+    def at_device(self, way: str) -> "MachineProfile":
+        """The costs of a run whose steps are computed by the device that was calibrated.
+
+        Parameters
+        ----------
+        way
+            How the ends of its steps are observed, as ``device.observe``.
+
+        Returns
+        -------
+        MachineProfile
+            Launches cost what they cost on that device, and waits for it what they cost in that
+            way; what nobody measured stays as it is.
+        """
+        ending = WAY + way
+        costs = {name: curve for name, curve in self.costs.items() if WAY not in name}
+        for name, curve in self.costs.items():
+            if name.endswith(ending):
+                costs[name.removesuffix(ending)] = curve
+        launch = costs.pop(AT_DEVICE + "launch", None)
+        if launch is not None:
+            costs["launch"] = launch
+        return replace(self, costs=costs)
 
     def costs_of_policy(self, name: str) -> dict[str, Distribution]:
         """``"plan"`` and ``"after"`` of a policy class; of one not measured, the dearest's."""
@@ -253,8 +282,11 @@ def _between(name: str) -> str:
     """Between which two points a cost is measured, those of `AT_DEVICE` too."""
     if name in OPTIONAL_COSTS:
         return OPTIONAL_COSTS[name][1]
-    known = COSTS.get(name) or COSTS[name.removeprefix(AT_DEVICE)]
-    return known[1] + ("" if name in COSTS else ", where the device is waited for")
+    cost, _, way = name.partition(WAY)
+    between = (COSTS.get(cost) or COSTS[cost.removeprefix(AT_DEVICE)])[1]
+    if cost in COSTS:
+        return between
+    return between + ", where the device is waited for" + (f" by {way}" if way else "")
 
 
 def _missing(

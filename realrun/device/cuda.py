@@ -15,6 +15,7 @@ from realrun.cuda.ends import BY_GPU, Ended, Ends
 from realrun.cuda.graphs import DecodeGraphs
 from realrun.cuda.registration import Registration
 from realrun.cuda.sleep import cycles_per_ns
+from realrun.cuda.word import Word
 from realrun.device.computing import Computing
 from realrun.device.interface import Launched
 from realrun.device.watchdog import within
@@ -91,7 +92,7 @@ class CudaDevice(Computing):
         self._index = index
         self._shares = n_ranks > torch.cuda.device_count()
         self._device = torch.device("cuda", index)
-        self._counter = torch.zeros(1, dtype=torch.int64, device=self._device)
+        torch.zeros(1, device=self._device)  # makes the context that the driver's calls work in
         check_memory(geometry, n_ranks, n_rows, config.max_len, index)
         self._driver = driver()
         self._registration = Registration(self._driver, segment.memory)
@@ -101,11 +102,9 @@ class CudaDevice(Computing):
         if config.memory == "registered" and not is_registered:
             self._memory = "pinned"
         ring = segment.layout.ends[rank]
+        self._word: Word | None = None
         if is_registered:
-            self._head_pointer = self._registration.device_pointer(ring.head_at)
-            self._head = torch.frombuffer(
-                segment.memory, dtype=torch.int64, count=1, offset=ring.head_at
-            )
+            self._word = Word(segment, ring, self._registration, self._driver)
         self._not_observed = ""
         self._observe = self._way_to_observe(config.observe)
         choose = partial(torch.cuda.set_device, index)
@@ -143,13 +142,12 @@ class CudaDevice(Computing):
         """The way that was asked for, or the next best that this machine allows."""
         if wanted not in BY_GPU:
             return wanted
-        if not self._registration.is_registered:
+        if self._word is None:
             self._not_observed = self._registration.reason
             return "blocking"
         if wanted == "write":
             try:  # the number that is there already
-                stream = torch.cuda.current_stream().cuda_stream
-                self._driver.write_when_reached(stream, self._head_pointer, 0)
+                self._word.move("write", torch.cuda.current_stream(), 0)
                 torch.cuda.synchronize()
             except DriverError as error:
                 self._not_observed = str(error)
@@ -211,12 +209,8 @@ class CudaDevice(Computing):
                 run_chunks(self._decoder, inputs, self._prompts)
             self._outputs[slot].copy_(self._decoder.tokens, non_blocking=True)
             self._stamps[slot].record()
-            if self._observe == "write":
-                stream = self._stream.cuda_stream
-                self._driver.write_when_reached(stream, self._head_pointer, serial)
-            elif self._observe == "copy":
-                self._counter.add_(1)
-                self._head.copy_(self._counter, non_blocking=True)
+            if self._word is not None and self._observe in BY_GPU:
+                self._word.move(self._observe, self._stream, serial)
             # Behind the word: who is woken by this event must find it.
             end.record()
         # Known to the ends before anybody can wait for it.

@@ -1,9 +1,10 @@
-"""Measured step times as CSV, the format of ``[device] kind = "measured"``.
+"""Measured step times, for ``[device] kind = "measured"`` and for steps that are computed.
 
-Either one row for each step, ``n_decode`` and ``step_ns``, or quantiles: ``n_decode``,
-``quantile`` in [0, 1], ``step_ns``.
+A CSV has either one row for each step, ``n_decode`` and ``step_ns``, or quantiles: ``n_decode``,
+``quantile`` in [0, 1], ``step_ns``. A file that ends in ``.json`` is a profile of a box with a GPU.
 """
 
+import json
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from shmsim.steptime import MeasuredStepTime
 from shmsim.units import S
 
 FEWEST_SAMPLES: Final = 20  # of a bucket: fewer say little about a tail
+DEVICE_STEP: Final = "device_step"  # the cost of a profile that tells steps by batch
 
 
 def read_measured_steps(path: Path) -> Loaded[MeasuredStepTime]:
@@ -23,9 +25,11 @@ def read_measured_steps(path: Path) -> Loaded[MeasuredStepTime]:
     Raises
     ------
     InputError
-        If a row is wrong, a bucket has too few steps, or its quantiles do not ascend or are given
-        at other levels than those of the other buckets.
+        If a row is wrong, a bucket has too few steps, its quantiles do not ascend or are given
+        at other levels than those of the other buckets, or a profile tells nothing about steps.
     """
+    if path.suffix == ".json":
+        return _from_profile(path)
     rows = list(read_csv(path, ["n_decode", "step_ns"]))
     if not rows:
         raise InputError(f"{path}: holds no row")
@@ -44,6 +48,28 @@ def read_measured_steps(path: Path) -> Loaded[MeasuredStepTime]:
     levels = tuple(min(u, 1.0) for u in QUANTILE_GRID)
     quantiles = [float(q) for bucket in buckets for q in np.quantile(samples[bucket], levels)]
     return Loaded(MeasuredStepTime(buckets, levels, tuple(quantiles)), len(rows))
+
+
+def _from_profile(path: Path) -> Loaded[MeasuredStepTime]:
+    """What ``realrun calibrate --gpu`` measured, out of the profile that it wrote."""
+    try:
+        costs = json.loads(path.read_text(encoding="utf-8"))["costs"]
+        points = costs[DEVICE_STEP]["points"] if DEVICE_STEP in costs else []
+        buckets = tuple(int(point["x"]) for point in points)
+        quantiles = tuple(float(q) for point in points for q in point["quantiles"])
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is no profile: {error!r}") from None
+    if not buckets:
+        raise InputError(
+            f"{path} says nothing about steps of a GPU; measure them with 'realrun calibrate "
+            f"--gpu 0 -o {path}', or take a CSV of 'realrun run --steps'"
+        )
+    if len(quantiles) != len(buckets) * len(QUANTILE_GRID):
+        raise InputError(f"{path} is damaged: {DEVICE_STEP} lacks quantiles; calibrate again")
+    levels = tuple(min(u, 1.0) for u in QUANTILE_GRID)
+    return Loaded(MeasuredStepTime(buckets, levels, quantiles), len(buckets))
 
 
 def _from_quantiles(path: Path, rows: list[Row]) -> MeasuredStepTime:

@@ -11,8 +11,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import realrun.cuda.calibrate
+import realrun.cuda.calls
 import realrun.cuda.checks
+import realrun.cuda.copies
+import realrun.cuda.pages
+import realrun.cuda.rests
 import realrun.cuda.sleep
+import realrun.cuda.word
 import realrun.device.cuda
 from realrun.cuda.driver import DriverError
 from realrun.cuda.graphs import buckets_up_to
@@ -106,34 +112,64 @@ class Graphs:
         """Nothing is held."""
 
 
+class Graph:
+    """A graph that holds nothing."""
+
+    def replay(self):
+        """Nothing was captured."""
+
+
+#: Whatever of the product asks torch about GPUs.
+MODULES = (
+    realrun.cuda.calibrate,
+    realrun.cuda.calls,
+    realrun.cuda.checks,
+    realrun.cuda.copies,
+    realrun.cuda.pages,
+    realrun.cuda.rests,
+    realrun.cuda.sleep,
+    realrun.cuda.word,
+    realrun.device.cuda,
+)
+
+
 @contextmanager
 def played_gpu():
-    """Let `realrun.device.cuda` find a GPU; gives the driver."""
+    """Let `realrun.device.cuda` and `realrun.cuda` find a GPU; gives the driver."""
     driver = Driver()
+    properties = SimpleNamespace(name="played", total_memory=1, uuid="0", multi_processor_count=1)
     cuda = SimpleNamespace(
+        CUDAGraph=Graph,
         Event=Event,
         Stream=Stream,
+        graph=lambda *_, **__: torch.no_grad(),
         set_device=lambda _: None,
         is_available=lambda: True,
         device_count=lambda: 1,
+        current_device=lambda: 0,
         current_stream=Stream,
         synchronize=lambda: None,
         mem_get_info=lambda _: (70 << 30, 80 << 30),
-        get_device_properties=lambda _: SimpleNamespace(name="played", total_memory=1, uuid="0"),
+        get_device_properties=lambda _: properties,
         stream=lambda _: torch.no_grad(),
         _sleep=lambda cycles: time.sleep(cycles / 1e9),
     )
-    names = ("bfloat16", "int64", "frombuffer", "zeros", "__version__", "version")
+    names = ("bfloat16", "int64", "uint8", "frombuffer", "__version__", "version")
     fake = SimpleNamespace(
         cuda=cuda, device=lambda *_: torch.device("cpu"), **{n: getattr(torch, n) for n in names}
     )
-    # Without CUDA there is no memory to pin.
-    fake.zeros = lambda *a, pin_memory=False, **k: torch.zeros(*a, **k)
+    # Without CUDA there is no memory to pin, and no device but the CPU.
+    fake.zeros = lambda *a, pin_memory=False, device=None, **k: torch.zeros(*a, **k)
+    fake.empty = lambda *a, pin_memory=False, device=None, **k: torch.empty(*a, **k)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (realrun.device.cuda, realrun.cuda.checks, realrun.cuda.sleep):
-            patch.setattr(module, "torch", fake)
-        patch.setattr(realrun.device.cuda, "driver", lambda: driver)
+        for module in MODULES:
+            for name, played in {
+                "torch": fake,
+                "driver": lambda: driver,
+                "cycles_per_ns": lambda: 1.0,
+            }.items():
+                if hasattr(module, name):
+                    patch.setattr(module, name, played)
         patch.setattr(realrun.device.cuda, "DecodeGraphs", Graphs)
-        patch.setattr(realrun.device.cuda, "cycles_per_ns", lambda: 1.0)
         patch.setattr(realrun.cuda.checks, "_said", lambda _: [])
         yield driver

@@ -1,0 +1,84 @@
+"""The ``realrun gpu-check`` command, and what ``realrun calibrate --gpu`` prints."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from realrun.host import machine_facts
+from shmsim.claims import write_claims
+from shmsim.console import Bar, console, diagnostics
+from shmsim.program import Output
+from shmsim.units import US
+
+if TYPE_CHECKING:
+    from shmsim.profile import MachineProfile
+
+
+def show_gpu(profile: "MachineProfile") -> None:
+    """Print what a GPU costs, and what about it a reader of the figures must know."""
+    from realrun.calibrate_gpu import gpu_notes
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("on the GPU")
+    table.add_column("p50 / p99 µs", justify="right")
+    for name, curve in profile.costs.items():
+        if name.startswith(("device_", "h2d", "d2h")) and name != "device_return":
+            for x in curve.xs:
+                what = f"{name}, {x:,.0f} {curve.by}" if curve.by else name
+                p50, p99 = curve.at(0.5, x) / US, curve.at(0.99, x) / US
+                table.add_row(what, f"{p50:.1f} / {p99:.1f}")
+    console.print(table)
+    for note in gpu_notes(profile):
+        diagnostics.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+
+
+def gpu_check_command(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")] = Path(
+        "runs/gpu-check"
+    ),
+) -> Output:
+    """Check everything that needs a GPU, in under 8 minutes: costs, policies, tests.
+
+    Calibrates GPU and box, predicts each cell that it runs, and holds both to each other. Writes
+    profile.json, found.json, claims.json and predicted.png; exits with 1 if a claim does not hold.
+    Which GPU: the first that CUDA_VISIBLE_DEVICES shows.
+    """
+    from realrun.calibrate_gpu import gpu_notes
+    from realrun.gpu_check import (
+        cells_table,
+        check,
+        claims_of,
+        draw_predictions,
+        spent_sentence,
+        write_found,
+    )
+    from shmsim.profile import MachineProfile
+
+    out.mkdir(parents=True, exist_ok=True)
+    with Bar() as bar:
+        found = check(out, bar.show)
+    write_found(out / "found.json", found)
+    claims_found = claims_of(found)
+    write_claims(out / "claims.json", machine_facts(), claims_found)
+    if found.rows:
+        draw_predictions(out / "predicted.png", found.rows, found.predicted)
+        console.print(cells_table(found))
+    for claim in claims_found:
+        mark = "[green]pass[/]" if claim.holds else "[red]fail[/]"
+        console.print(
+            f"{mark} {claim.id}: {claim.value:.4g} {claim.unit}, {claim.direction} {claim.bound:g}"
+        )
+    for text in found.failures:
+        console.print(f"[red]failed:[/] {escape(text)}", soft_wrap=True)
+    for note in gpu_notes(MachineProfile.read(out / "profile.json")):
+        diagnostics.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+    console.print(spent_sentence(found), soft_wrap=True)
+    console.print(f"results: {out}")
+    data = {"folder": out, "claims": claims_found, **json.loads((out / "found.json").read_text())}
+    holds = not found.failures and all(claim.holds for claim in claims_found)
+    return Output(data, holds)

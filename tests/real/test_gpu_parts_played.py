@@ -1,0 +1,126 @@
+"""What a calibration asks of a GPU, played on the CPU; tests/gpu/test_calibration.py asks one.
+
+No figure means anything here: it is shown that each part asks in an order that works, says what it
+found in the form that a profile takes, and gives back what it registered.
+"""
+
+import pytest
+
+from realrun.calibrate_gpu import wait_samples, with_gpu
+from realrun.cuda.ends import KINDS
+from realrun.cuda.parts import Reports, run_parts
+from realrun.model.geometry import TINY
+from shmsim.profile import MachineProfile
+from shmsim.units import MS, US
+from tests.toy import toy_profile
+
+pytest.importorskip("torch", reason="the parts of a calibration need torch")
+
+from realrun.cuda import calibrate, calls, copies, pages, rests, steps
+from tests.real.played_gpu import played_gpu
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """A GPU that is played, and little to measure on it."""
+    monkeypatch.setattr(copies, "SIZES", (8, 4096))
+    monkeypatch.setattr(copies, "_BUSY_NS", 1 * MS)
+    monkeypatch.setattr(copies, "_n_of", lambda _: 4)
+    monkeypatch.setattr(pages, "SIZES", (1 << 16, 1 << 20))
+    monkeypatch.setattr(rests, "RESTS", ((100 * US, 2), (300 * US, 2)))
+    monkeypatch.setattr(steps, "BATCHES", (1, 2))
+    monkeypatch.setattr(steps, "GAPS", ((0, 3), (1 * MS, 3)))
+    monkeypatch.setattr(steps, "ROOMS", (256,))
+    monkeypatch.setattr(steps, "PROMPTS", (64,))
+    monkeypatch.setattr(steps, "_N", 5)
+    monkeypatch.setattr(steps, "_N_WARM_UP", 1)
+    monkeypatch.setattr(steps, "_N_PROMPTS", 2)
+    monkeypatch.setattr(steps, "geometry_of", lambda _: TINY)
+    monkeypatch.setattr(calls, "_N", 5)
+    with played_gpu() as driver:
+        yield driver
+
+
+def quiet(_):
+    """Say nothing."""
+
+
+def test_copies_are_measured_by_memory_and_size_and_memory_is_given_back(driver):
+    found = copies.copies(quiet)
+    assert {(memory, n_bytes) for memory, n_bytes, *_ in found.facts["rows"]} == {
+        (memory, n) for memory in ("registered", "pinned", "pageable") for n in (8, 4096)
+    }
+    assert {cost for cost, *_ in found.samples} == {
+        *("h2d_registered", "h2d_call_registered", "h2d_pageable", "h2d_call_pageable", "d2h"),
+    }
+    assert driver.registered == {}
+
+
+def test_without_registration_the_other_memories_are_measured_and_the_reason_is_told(driver):
+    driver.refuses.add("register")
+    found = copies.copies(quiet)
+    assert "error 801" in found.facts["not_registered"]
+    assert {memory for memory, *_ in found.facts["rows"]} == {"pinned", "pageable"}
+    assert "d2h" in {cost for cost, *_ in found.samples}
+
+
+def test_waits_are_measured_in_every_way(driver):
+    found = rests.rests(quiet).facts
+    assert found["not_observed"] == {}
+    assert [row[0] for row in found["rests"]] == [way for way in KINDS for _ in range(7)]
+    assert all(len(waits) == 2 for *_, waits in found["rests"])
+    assert driver.registered == {}
+    samples = wait_samples(found["rests"])
+    assert samples["device_wake_latency@query", float(300 * US)]
+    assert samples["device_park_cpu", float(100 * US)]
+
+
+@pytest.mark.parametrize(
+    ("refused", "missing"), [("write", {"write"}), ("register", {"write", "copy"})]
+)
+def test_a_way_that_cannot_be_had_has_its_reason_and_the_others_are_measured(
+    driver, refused, missing
+):
+    driver.refuses.add(refused)
+    found = rests.rests(quiet).facts
+    assert found["not_observed"].keys() == missing
+    assert all("error 801" in reason for reason in found["not_observed"].values())
+    assert {row[0] for row in found["rests"]} == set(KINDS) - missing
+
+
+def test_registrations_are_measured_by_size(driver):
+    found = pages.registrations(quiet).facts
+    assert [n_bytes for n_bytes, *_ in found["rows"]] == [1 << 16, 1 << 20]
+    driver.refuses.add("register")
+    refused = pages.registrations(quiet).facts
+    assert refused["rows"] == []
+    assert "error 801" in refused["not_registered"]["65536"]
+
+
+def test_single_calls_are_measured_and_a_word_that_cannot_be_written_is_told(driver):
+    found = calls.single_calls(quiet).facts
+    assert found["write_seen_ns"]["n"] == found["graph_replay_ns"]["n"] == 5
+    driver.refuses.add("write")
+    assert "error 801" in calls.single_calls(quiet).facts["write_failed"]
+    assert driver.registered == {}
+
+
+@pytest.mark.slow
+def test_all_parts_together_make_a_profile_that_is_read_back(driver, tmp_path):
+    reports = Reports(lambda *_: None)
+    run_parts(calibrate.PARTS, 1000.0, reports.take)
+    assert [(each.name, each.reason) for each in reports.reported] == [
+        (part.name, "") for part in calibrate.PARTS
+    ]
+    profile = with_gpu(toy_profile(), reports.reported)
+    profile.write(tmp_path / "profile.json")
+    read = MachineProfile.read(tmp_path / "profile.json")
+    assert read.costs == profile.costs
+    assert read.costs["device_step"].xs == (1.0, 2.0)
+    assert read.costs["device_launch"].points[0].n == 10
+    gpu = read.machine["gpu"]
+    assert [row["gap_ns"] for row in gpu["steps"]["gaps"]] == [0, 1 * MS]
+    assert gpu["rooms"]["rooms"][0]["max_len"] == 256
+    assert gpu["facts"]["name"] == "played"
