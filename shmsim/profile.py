@@ -91,7 +91,7 @@ OPTIONAL_COSTS: Final[dict[str, tuple[str, str]]] = {
     "h2d_pageable": ("bytes", "the same call to the bytes being on a device that was idle"),
     "d2h": ("bytes", "call of a copy from an idle device to the bytes being in memory"),
     "device_step": ("sequences", "a decode step of so many, its launch to its end on the device"),
-    "device_prefill": ("tokens", "the same of one prompt chunk of so many tokens"),
+    "device_prefill": ("tokens", "a prompt chunk of so many, call of its launch to its end there"),
 }
 
 
