@@ -71,3 +71,13 @@ def test_where_torch_has_no_gpu_the_command_says_why():
         pytest.skip("this torch may find a GPU")
     with pytest.raises(RuntimeError, match=r"was built without CUDA; .*pip install torch"):
         measure_gpu(0, lambda *_: None)
+
+
+def test_whoever_interrupts_leaves_no_process(capfd):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    command = [sys.executable, "-c", REPORTS + "time.sleep(1000)"]
+    with pytest.raises(KeyboardInterrupt):  # that none is left, the folder's fixture sees
+        run_measuring(command, {"SEEN": "2"}, interrupt, 30.0)
+    assert capfd.readouterr().err == ""
