@@ -28,8 +28,9 @@ from shmsim.metrics import Summary, summarize
 from shmsim.profile import MachineProfile
 from shmsim.sim.cluster import Cluster
 from shmsim.sim.engine import choose, compiles, simulate_with
+from shmsim.sources import Sources
 from shmsim.stats.estimate import mean_of_replications
-from shmsim.sweep.key import point_key
+from shmsim.sweep.key import check_engine, model_files, point_key
 from shmsim.sweep.plan import Point, SweepPlan
 from shmsim.sweep.store import Figures, PointStore, only_one
 from shmsim.sweep.tables import points_table
@@ -101,7 +102,8 @@ def sweep(
     ValueError
         If a point cannot be run as asked.
     RuntimeError
-        If another sweep uses the folder, a process of this one was killed, or the cluster is gone.
+        If another sweep uses the folder, a process of this one was killed, the cluster is gone, or
+        the source of the model was changed before all of it was loaded.
     """
     with only_one(folder) if folder is not None else nullcontext() as store:
         found: dict[Point, Figures] = {}
@@ -274,6 +276,7 @@ class _Runner:
 
     def _kept(self, key: str, figures: Figures) -> Figures:
         if self._store is not None:
+            check_engine()
             self._store.put(key, figures)
         return figures
 
@@ -311,8 +314,10 @@ class _Runner:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
         theirs, self._lifeline = context.Pipe(duplex=False)
+        # They import the model later than this process did, and it must be the same.
+        sources = Sources(model_files())
         self._executor = ProcessPoolExecutor(
-            n_processes, context, _enter, (self._plan, self._folder, theirs)
+            n_processes, context, _enter, (self._plan, self._folder, sources, theirs)
         )
         return self._executor
 
@@ -321,12 +326,13 @@ class _Runner:
 
 _PLAN: SweepPlan | None = None
 _STORE: PointStore | None = None
+_SOURCES: Sources | None = None
 
 
-def _enter(plan: SweepPlan, folder: Path | None, lifeline: Connection) -> None:
+def _enter(plan: SweepPlan, folder: Path | None, sources: Sources, lifeline: Connection) -> None:
     """Take the plan once, and end with whoever asked for it."""
-    global _PLAN, _STORE
-    _PLAN = plan
+    global _PLAN, _SOURCES, _STORE
+    _PLAN, _SOURCES = plan, sources
     _STORE = PointStore(folder) if folder is not None else None
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
@@ -340,7 +346,9 @@ def _end_with(lifeline: Connection) -> None:
 
 def _work(point: Point, key: str, engine: str) -> Figures:
     assert _PLAN is not None, "the pool starts with the plan"
+    assert _SOURCES is not None, "and with its sources"
     figures = _run_point(_PLAN, point, engine)
+    _SOURCES.check()
     if _STORE is not None:
         _STORE.put(key, figures)
     return figures

@@ -2,12 +2,12 @@
 
 Config, policy, profile, seed, replication, and the source of the model itself: whoever changes a
 line of it gets new results, not old ones under a new name. What belongs to the model its imports
-say, so that a change of the tuner or of a table costs nobody a result.
+say, so that a change of the tuner or of a table costs nobody a result. What is hashed is what this
+process has imported: it refuses to name a result if a source file has changed since.
 """
 
 import ast
 import hashlib
-import inspect
 import json
 import platform
 from collections.abc import Iterator
@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import shmsim
+from shmsim.code_hash import CodeHash
 from shmsim.config import RunConfig
 from shmsim.profile import MachineProfile
+from shmsim.sources import Sources, refuse_changed
 from shmsim.wait import WaitPolicy
 
 #: What runs a config, and what makes figures of it; all that they import is the model.
@@ -39,8 +41,12 @@ def point_key(
     Raises
     ------
     ValueError
-        If a file that the config names cannot be read, or the policy has no source file.
+        If a file that the config names cannot be read, or the code of the policy refers to
+        something that may change while it runs.
+    RuntimeError
+        As `check_engine`.
     """
+    check_engine()
     content = {
         "config": _config_content(config),
         "policy": policy_content(policy),
@@ -64,49 +70,88 @@ def _config_content(config: RunConfig) -> dict[str, Any]:
 
 
 def policy_content(policy: Any) -> Any:
-    """Type, source and fields of a policy, and of the policies within it."""
+    """Type, code and fields of a policy, and of the policies within it."""
     if not hasattr(policy, "_asdict"):
         return policy
     kind = type(policy)
     content: dict[str, Any] = {"type": f"{kind.__module__}.{kind.__qualname__}"}
-    if not kind.__module__.startswith("shmsim."):  # those are part of the engine
-        content["source"] = _source_hash(kind)
+    if kind.__module__ not in model_files():  # those are part of the engine
+        content["code"] = _code_of(kind)
     content["fields"] = {name: policy_content(v) for name, v in policy._asdict().items()}
     return content
 
 
-def _source_hash(kind: type) -> str:
+def _code_of(kind: type) -> str:
+    """Hash of what a class does, as it was imported, with all helpers that are not the engine's."""
+    found = CodeHash(model_files().__contains__)
     try:
-        path = inspect.getsourcefile(kind)
-    except TypeError:
-        path = None
-    if path is None or not Path(path).is_file():
+        found.add(kind)
+    except TypeError as error:
         raise ValueError(
-            f"policy {kind.__qualname__} has no source file, so nobody could tell whether a stored "
-            "result is still its own; put it into a module, or sweep without a folder"
-        )
-    return _file_hash(Path(path))
+            f"policy {kind.__qualname__} has no key by which a result could be found again: "
+            f"{error}, or sweep without a folder"
+        ) from None
+    return found.hexdigest()
 
 
-_PROFILES: Final[dict[int, tuple[MachineProfile, str]]] = {}
+class _Itself:
+    """What has no hash, known by being the same object."""
+
+    def __init__(self, value: MachineProfile) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.value is self.value
 
 
 def profile_hash(profile: MachineProfile) -> str:
     """Hash of the costs of a profile; who measured them, and when, plays no part."""
-    known = _PROFILES.get(id(profile))
-    if known is None or known[0] is not profile:
-        digest = _hash([profile.costs, profile.policy_costs, profile.machine.get("doorbell")])
-        known = _PROFILES[id(profile)] = (profile, digest)
-    return known[1]
+    return _profile_hash(_Itself(profile))
+
+
+@lru_cache(maxsize=64)
+def _profile_hash(profile: _Itself) -> str:
+    """Takes milliseconds, and the points of a sweep have few profiles; as many stay in memory."""
+    known = profile.value
+    return _hash([known.costs, known.policy_costs, known.machine.get("doorbell")])
 
 
 @cache
 def engine_hash() -> str:
-    """Hash of the model's source and data, and of the libraries that its numbers come from."""
+    """Hash of the model's source and data, and of the libraries that its numbers come from.
+
+    Raises
+    ------
+    RuntimeError
+        If a file has changed since this process began to import the model.
+    """
     # Data that the model reads; of shipped profiles the content counts wherever one is used.
-    files = {path.name: path for path in (_SOURCE / "data").glob("*.toml")}
-    parts = {name: _file_hash(path) for name, path in sorted({**model_files(), **files}.items())}
+    data = {path.name: path for path in (_SOURCE / "data").glob("*.toml")}
+    files = {**model_files(), **data}
+    parts = {name: _file_hash(path) for name, path in sorted(files.items())}
+    refuse_changed(files.values())  # last, so that none changes between the two
     return _hash([parts, {name: version(name) for name in _LIBRARIES}, platform.machine()])
+
+
+def check_engine() -> None:
+    """Refuse if the hash is not that of the code that is loaded; takes microseconds.
+
+    Modules are loaded when they are first needed, perhaps long after they were hashed.
+
+    Raises
+    ------
+    RuntimeError
+        If the source of one had changed when it was loaded.
+    """
+    _model_sources().check()
+
+
+@cache
+def _model_sources() -> Sources:
+    return Sources(model_files())
 
 
 @cache

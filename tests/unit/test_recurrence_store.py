@@ -5,13 +5,15 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from types import ModuleType
 
 import numba
 import pytest
 
+from shmsim.policies import BusySpin, Park, SpinThenPark
 from shmsim.sim import kept
-from shmsim.sim.recurrence import store
+from shmsim.sim.recurrence import engine_run, store
 
 SOURCE = """
 from typing import NamedTuple
@@ -169,3 +171,81 @@ def test_what_two_processes_compile_has_symbols_of_its_own():
     first, second = (int(subprocess.check_output(command)) for _ in range(2))
     # So far apart that neither counts up to where the other began.
     assert abs(first - second) > 1_000_000
+
+
+KEEPS = """
+import resource, sys
+import numba
+from shmsim.sim.events.store import keep_on_disk as keep_engine
+from shmsim.sim.recurrence.store import keep_on_disk as keep_loop
+
+def one(x):
+    return x + 1
+
+def two(x):
+    return x + 2
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+for keep in (keep_engine, keep_loop):
+    for function in (one, two):
+        compiled = numba.njit(function)
+        print(keep(compiled), compiled(1))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "said", "why"),
+    [
+        ("{tmp}", ["True 2", "True 3"], "File too large; make room there"),
+        ("/proc/nowhere", ["False 2", "False 3"], "No such file or directory; make room there"),
+    ],
+    ids=["a full disk", "no folder"],
+)
+def test_where_nothing_can_be_written_it_is_said_once_and_all_goes_on(tmp_path, place, said, why):
+    path = tmp_path / "program.py"
+    path.write_text(KEEPS)
+    environment = {**os.environ, "XDG_CACHE_HOME": place.format(tmp=tmp_path)}
+    done = subprocess.run(
+        [sys.executable, str(path)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split("\n") == [*said, *said, ""]
+    assert done.stderr.count("compiled code is not kept in") == done.stderr.count("\n") == 1
+    assert why in done.stderr
+
+
+def test_numba_does_not_take_another_folder_whose_name_says_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def plain(x):
+        return x + 1
+
+    monkeypatch.setattr(kept, "_numba_keeps_in", lambda _: nullcontext())
+    assert not store.keep_on_disk(numba.njit(plain))
+
+
+def test_what_was_torn_by_a_crash_is_compiled_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def plain(x):
+        return x + 1
+
+    for n_hits in (0, 1):
+        function = numba.njit(plain)
+        assert store.keep_on_disk(function)
+        assert function(1) == 2
+        assert sum(function.stats.cache_hits.values()) == n_hits
+    for path in tmp_path.rglob("*.nb?"):
+        path.write_bytes(b"")
+    function = numba.njit(plain)
+    assert store.keep_on_disk(function)
+    assert function(1) == 2
+
+
+def test_it_is_known_of_few_shapes_of_policies_what_they_were_compiled_from(monkeypatch):
+    monkeypatch.setattr(engine_run, "MOST_KNOWN", 2)
+    monkeypatch.setattr(engine_run, "_KNOWN", {})
+    for policy in (BusySpin(), Park(), SpinThenPark(1), BusySpin()):
+        engine_run.Compiled.of(policy, None)
+    shapes = [(SpinThenPark, int), (BusySpin,)]
+    assert list(engine_run._KNOWN) == [(shape, type(None)) for shape in shapes]

@@ -20,7 +20,7 @@ from shmsim.policies import PRESETS, BusySpin
 from shmsim.sim.run import simulate
 from shmsim.sim.sweep import predict, sweep
 from shmsim.stats import Precision
-from shmsim.sweep.key import model_files, point_key
+from shmsim.sweep.key import _profile_hash, model_files, point_key, profile_hash
 from shmsim.sweep.plan import Cell, SweepPlan, plan_of
 from shmsim.sweep.report import cell_table, footnotes
 from shmsim.sweep.store import PointStore, only_one
@@ -240,13 +240,65 @@ def test_a_key_goes_with_the_content_of_a_trace_and_not_with_its_place(tmp_path)
         key(replace(SHORT, workload=WorkloadConfig("trace", trace=str(tmp_path / "d"))))
 
 
-def test_a_policy_without_a_source_cannot_be_kept(tmp_path):
-    names = {"__name__": "notebook", "BusySpin": BusySpin}
-    exec("class Mine(BusySpin): pass", names)
-    mine = NamedPolicy("mine", names["Mine"]())
-    with pytest.raises(ValueError, match="sweep without a folder"):
+NOTEBOOK = """
+from shmsim.policies import BusySpin, Park
+
+WINDOW_NS = 5
+
+def helper():
+    return WINDOW_NS
+
+class Mine(BusySpin):
+    def after(self, ctx, outcome):
+        helper()
+        return self
+"""
+
+
+def of_a_notebook(source=NOTEBOOK):
+    """A policy that somebody has defined in a cell, so that its source is in no file."""
+    names = {"__name__": "notebook"}
+    exec(source, names)
+    return names["Mine"]()
+
+
+def test_a_policy_of_ones_own_is_known_by_its_code_and_that_of_its_helpers(tmp_path, runs):
+    assert key(policy=of_a_notebook()) == key(policy=of_a_notebook())
+    others = [
+        NOTEBOOK.replace("BusySpin)", "Park)"),
+        NOTEBOOK.replace("WINDOW_NS = 5", "WINDOW_NS = 6"),
+        NOTEBOOK.replace("return WINDOW_NS", "return 2 * WINDOW_NS"),
+    ]
+    keys = {key(policy=of_a_notebook(source)) for source in (NOTEBOOK, *others)}
+    assert len(keys) == 1 + len(others)
+    for _ in range(2):
+        mine = NamedPolicy("mine", of_a_notebook())
+        sweep(plan_of(SHORT, [mine], PROFILE, replications=1), tmp_path, jobs=1)
+    assert len(runs) == 1
+
+
+def test_a_policy_that_refers_to_what_may_change_cannot_be_kept(tmp_path):
+    policy = of_a_notebook(NOTEBOOK.replace("WINDOW_NS = 5", "WINDOW_NS = [5]"))
+    mine = NamedPolicy("mine", policy)
+    with pytest.raises(ValueError, match=r"refers to \[5\], .* sweep without a folder"):
         sweep(plan_of(SHORT, [mine], PROFILE, replications=1), tmp_path, jobs=1)
     assert sweep(plan_of(SHORT, [mine], PROFILE, replications=1), jobs=1).num_rows == 1
+
+
+def test_policies_of_different_kinds_have_different_keys_also_where_their_numbers_are_equal():
+    assert PRESETS["spin"] == PRESETS["park"]  # as tuples, both without a field
+    keys = {(type(policy), repr(policy)): key(policy=policy) for policy in PRESETS.values()}
+    assert len(set(keys.values())) == len(keys)
+
+
+def test_the_hashes_of_few_profiles_are_kept_in_memory():
+    most = _profile_hash.cache_info().maxsize
+    found = {profile_hash(toy_profile(launch=n)) for n in range(1, most + 9)}
+    assert len(found) == most + 8  # also where an object has the address of one that is gone
+    assert _profile_hash.cache_info().currsize == most
+    hits = _profile_hash.cache_info().hits
+    assert profile_hash(PROFILE) == profile_hash(PROFILE)
+    assert _profile_hash.cache_info().hits > hits
 
 
 # What is said.

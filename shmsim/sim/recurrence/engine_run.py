@@ -82,10 +82,16 @@ class Compiled(NamedTuple):
             for each in both:
                 check_policy(each, 0)  # its fields have the types that it is compiled for
             loop = loop_for(policy, device_policy)
+            _KNOWN.pop(shape, None)
+            while len(_KNOWN) >= MOST_KNOWN:
+                del _KNOWN[next(iter(_KNOWN))]
             _KNOWN[shape] = Unchanged({kind for each in both for kind in classes_of(each)}), loop
         return cls(policy, device_policy, loop)
 
 
+#: Of how many shapes of policies it is known what they were compiled from: those compiled last. A
+#: cell of a notebook that defines a class makes a new one each time.
+MOST_KNOWN: Final = 128
 _KNOWN: Final[dict[Any, tuple[Unchanged, Callable[..., int]]]] = {}
 
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
-from shmsim.sim.kept import names_of
-from shmsim.sim.recurrence.store import LIBRARIES
+from shmsim.code_hash import LIBRARIES, names_of
 
 _NOTHING: Final = object()
 
