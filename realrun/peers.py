@@ -87,6 +87,11 @@ class _Deaths:
                         self._begin(peer)
                     except OSError as error:
                         failure = error
+            # The kernel tells one sleeper after the other. Whom it told first may have stopped the
+            # run before it comes to this one, so ask anew, which looks at the process itself.
+            for fd, peer in self._watched.items():
+                if peer not in self._ended:
+                    self._epoll.modify(fd, select.EPOLLIN)
             # Nothing is forgotten here: the thread that sleeps must be told as well.
             told = [self._watched[fd] for fd, _ in self._epoll.poll(0) if fd in self._watched]
             return self._ended.union(told), failure

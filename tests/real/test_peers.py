@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 from realrun.doorbell import KINDS
 from realrun.handoff import Receiver, Sender
 from realrun.layout import LEFT, READY, STARTED, SegmentLayout
-from realrun.peers import PeerDied, Watchdog
+from realrun.peers import PeerDied, Watchdog, _Deaths, _Peer
 from realrun.ring import RingFull, RingReader, RingWriter, SlotWatch
 from realrun.segment import Segment, start_time
 from realrun.sockets import PayloadSender
@@ -221,6 +222,42 @@ def test_who_was_stopped_by_anothers_watchdog_knows_the_reason_as_well(segment):
     segment.stop()
     with pytest.raises(PeerDied, match="worker 0"), watchdog.explains("nothing"):
         wait_for_ever(segment)
+
+
+@pytest.fixture
+def many_descriptors():
+    """How many this process may have meanwhile."""
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    set_limit(min(hard, 20_000))
+    yield min(hard, 20_000)
+    set_limit(before)
+
+
+def test_whom_the_kernel_tells_last_knows_of_a_death_when_the_first_one_does(many_descriptors):
+    """It tells one sleeper after the other, and the first may stop the run before the last."""
+    for _ in range(5):
+        pid = fork(time.sleep, 60)
+        peer = _Peer(pid, start_time(pid))
+        with contextlib.ExitStack() as stack:
+
+            def watcher(stack=stack):
+                return stack.enter_context(contextlib.closing(_Deaths(1)))
+
+            ends = [watcher(), watcher()]
+            assert ends[0].among([peer]) == (set(), None)
+            between = stack.enter_context(select.epoll())  # takes the kernel a millisecond
+            pidfd = os.pidfd_open(pid)
+            stack.callback(os.close, pidfd)
+            for _ in range(many_descriptors - n_open() - 50):
+                sleeper = os.dup(pidfd)
+                stack.callback(os.close, sleeper)
+                between.register(sleeper, select.EPOLLIN)
+            assert ends[1].among([peer]) == (set(), None)
+            os.kill(pid, signal.SIGKILL)
+            while not any(end._epoll.poll(0) for end in ends):
+                pass
+            assert [end.among([peer])[0] for end in ends] == [{peer}, {peer}]
+        os.waitpid(pid, 0)
 
 
 def test_a_process_with_the_number_of_a_dead_one_does_not_hide_its_death(segment):
