@@ -67,34 +67,50 @@ def bundle_of(
     Raises
     ------
     ValueError
-        If there is nothing of that kind, or it is damaged.
+        If there is nothing of that kind, or it is damaged, as one made by hand may be.
     """
-    if path.suffix == ".json" and path.is_file():
-        told = _tuned(path, profile)
-    elif (path / VALIDATION).is_file():
-        told = _validated(path, progress)
-    elif (path / META).is_file():
-        told = _run(path)
-    elif (path / GRID).is_file():
+    try:
+        told = _told(path, profile, progress)
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(
-            f"{path} holds a grid, which tells how well the model predicts and compares no "
-            "policies; contribute a folder of 'realrun validate CONFIG.toml'"
-        )
-    else:
-        raise ValueError(
-            f"{path} is none of what can be contributed: a folder of 'realrun validate' or "
-            "'realrun run --out', or a policy file of 'shmsim tune'"
-        )
+            f"{path} is damaged, or was not written by this program ({error!r}); run the command "
+            "that made it again"
+        ) from None
     bundle = {"format": FORMAT, "version": VERSION, **told}
     check_bundle(bundle)
     return bundle
 
 
+def _told(path: Path, profile: MachineProfile | None, progress: Progress) -> dict[str, Any]:
+    """What a command left, by the kind of it."""
+    if path.suffix == ".json" and path.is_file():
+        return _tuned(path, profile)
+    if (path / VALIDATION).is_file():
+        return _validated(path, progress)
+    if (path / META).is_file():
+        return _run(path)
+    if (path / GRID).is_file():
+        raise ValueError(
+            f"{path} holds a grid, which tells how well the model predicts and compares no "
+            "policies; contribute a folder of 'realrun validate CONFIG.toml'"
+        )
+    raise ValueError(
+        f"{path} is none of what can be contributed: a folder of 'realrun validate' or "
+        "'realrun run --out', or a policy file of 'shmsim tune'"
+    )
+
+
 def _validated(folder: Path, progress: Progress) -> dict[str, Any]:
     stored = read_validation(folder)
     config = stored.content["config"]
+    contents = config.get("policies", [])
+    if len(stored.table) > len(contents):
+        raise ValueError(
+            f"{folder / VALIDATION} has figures of {len(stored.table)} policies, and its config "
+            f"names {len(contents)}, so nobody can tell which they are of"
+        )
     # An interrupted validation has figures of the first policies only.
-    named = zip(stored.table, config.get("policies", []), strict=False)
+    named = zip(stored.table, contents, strict=False)
     policies = {own: policy_of(content) for own, content in named}
     names = _names(policies)
     known = {names[own]: (own, p) for own, p in policies.items() if p is not None and _is_ours(p)}

@@ -1,5 +1,6 @@
 """What is contributed: figures that others can use, and nobody's name, host or path."""
 
+import contextlib
 import getpass
 import json
 import socket
@@ -196,6 +197,72 @@ def test_what_holds_no_comparison_is_refused(tmp_path):
         bundle_of(write_grid(tmp_path / "grid"))
     with pytest.raises(ValueError, match="none of what can be contributed"):
         bundle_of(tmp_path)
+
+
+def test_a_validation_that_does_not_say_which_policies_it_is_of_is_refused(tmp_path):
+    known = config()
+    del known["policies"][1:]
+    with pytest.raises(ValueError, match="figures of 2 policies, and its config names 1, so"):
+        bundle_of(validation(tmp_path, config=known))
+    done = CliRunner().invoke(app, ["contribute", str(write_validation(tmp_path)), "--yes"])
+    assert done.exit_code == 2
+    assert "its config names 0" in done.output.replace("\n", " ")
+
+
+def places(value, path=()):
+    """Where something is in a document: of a list only its first."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value[:1])
+    for key, each in entries:
+        yield (*path, key)
+        if isinstance(each, dict | list):
+            yield from places(each, (*path, key))
+
+
+def with_change(document, path, change):
+    copied = json.loads(json.dumps(document))
+    inner = copied
+    for key in path[:-1]:
+        inner = inner[key]
+    change(inner, path[-1])
+    return copied
+
+
+CHANGES = {
+    "missing": lambda inner, key: inner.pop(key),
+    **{
+        f"{value!r}": lambda inner, key, value=value: inner.__setitem__(key, value)
+        for value in (None, -5, "x", [5], {"x": 5})
+    },
+}
+
+
+def damaged(document):
+    for path in places(document):
+        for change in CHANGES.values():
+            yield with_change(document, path, change)
+
+
+def bundle_or_refusal(path, profile=None):
+    """Whatever a folder holds, nothing else comes of it."""
+    with contextlib.suppress(ValueError):
+        check_bundle(bundle_of(path, profile))
+
+
+@pytest.mark.slow
+def test_whatever_a_folder_of_ones_own_making_holds_it_gives_a_bundle_or_is_refused(tmp_path):
+    folder, run = validation(tmp_path / "validation"), write_run(tmp_path / "run")
+    (folder / "profile.json").unlink()  # which takes most of the time
+    for path in (folder / "validation.json", run / "meta.json"):
+        for document in damaged(json.loads(path.read_text())):
+            path.write_text(json.dumps(document))
+            bundle_or_refusal(path.parent)
+    profile = MachineProfile.shipped("vm-2cpu")
+    path = tmp_path / "policy.json"
+    found = {"held_out": {"cores": [0.2, 0.1]}, "profile_measured_at": profile.measured_at}
+    write_policy(path, NamedPolicy("mine", WakeAhead(80 * US)), found)
+    for document in damaged(json.loads(path.read_text())):
+        path.write_text(json.dumps(document))
+        bundle_or_refusal(path, profile)
 
 
 @pytest.mark.parametrize(
