@@ -173,6 +173,13 @@ def test_configs_that_name_different_policies_leave_it_open_which_to_sweep(folde
         load(folder, ONE + 'configs = ["base.toml", "other.toml"]')
 
 
+def test_two_policies_of_one_name_are_different_though_their_numbers_are_equal(folder):
+    for path, kind in (("one.toml", "BusySpin"), ("other.toml", "Park")):  # neither has a number
+        (folder / path).write_text(f"[[policy]]\nname = 'mine'\nkind = '{kind}'\n")
+    with pytest.raises(ConfigError, match="different policies"):
+        load(folder, ONE + 'configs = ["one.toml", "other.toml"]')
+
+
 def test_the_command_explains_a_bad_file_and_shows_how_to_write_a_good_one(folder):
     (folder / "bad.toml").write_text(ONE + "[grids]\n")
     result = CliRunner().invoke(app, ["sweep", str(folder / "bad.toml")])
