@@ -5,6 +5,7 @@ an address where nobody answers, workers that would give other bits, and none th
 sends tasks trusts the cluster and is trusted by it: its messages are pickle.
 """
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -16,11 +17,17 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, Self, TypeVar
 
 from shmsim.sim.fingerprint import differences, fingerprint
+from shmsim.sweep.key import check_engine
 
 _CONNECT_S: Final = 10.0
 _PATIENCE_S: Final = 60.0
 _LOOK_EVERY_S: Final = 1.0
 _FAILED: Final = ("error", "cancelled")
+#: What an interrupt leaves: a task runs in a thread of its worker, and a thread cannot be stopped.
+_GOES_ON: Final = (
+    "all was stopped and cleaned up here, and what no worker had begun is taken back; what one had "
+    "begun goes on there to its end, and nobody hears of it"
+)
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
@@ -59,6 +66,7 @@ class Cluster:
             ) from None
         self._address = _address(address)
         self._patience_s = patience_s
+        self._waiting: Mapping[str, Any] = {}
         try:
             host, port = get_address_host_port(self._address)
         except ValueError as error:
@@ -86,9 +94,11 @@ class Cluster:
         """Connected already."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Disconnect."""
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Disconnect; an interrupt says from here on what it could not stop."""
         self.close()
+        if isinstance(error, KeyboardInterrupt) and self._waiting:
+            raise KeyboardInterrupt(_GOES_ON) from None
 
     def close(self) -> None:
         """Disconnect; the scheduler forgets what was still to do for this process."""
@@ -138,6 +148,7 @@ class Cluster:
             pure=False,
         )
         waiting = {f.key: (f, item) for f, item in zip(futures, listed, strict=True)}
+        self._waiting = waiting
         done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         try:
             for future in futures:
@@ -154,17 +165,28 @@ class Cluster:
 
     def _check_workers(self) -> None:
         """Wait for a worker, and compare all that are there with this process."""
-        try:
-            self._client.wait_for_workers(1, timeout=self._patience_s)
-        except OSError:
-            raise self._nobody() from None
-        for worker, there in self._client.run(fingerprint, on_error="return").items():
-            if isinstance(there, Exception):
-                raise ValueError(
-                    f"the worker {worker} has no shmsim like the one here "
-                    f"({type(there).__name__}: {there}); install the same on all machines"
-                )
-            _refuse_unlike(worker, dict(fingerprint()), there)
+        until_s = time.monotonic() + self._patience_s
+        while True:
+            left_s = max(until_s - time.monotonic(), 0.0)
+            try:
+                self._client.wait_for_workers(1, timeout=left_s)
+            except OSError:
+                raise self._nobody() from None
+            answers = self._client.run(fingerprint, on_error="return")
+            # Whoever died of the question, or cannot be reached, is no worker; others may come.
+            answers = {w: there for w, there in answers.items() if not isinstance(there, OSError)}
+            for worker, there in answers.items():
+                if isinstance(there, Exception):
+                    raise ValueError(
+                        f"the worker {worker} has no shmsim like the one here "
+                        f"({type(there).__name__}: {there}); install the same on all machines"
+                    )
+                _refuse_unlike(worker, dict(fingerprint()), there)
+            if answers:
+                return
+            if not left_s:
+                raise self._nobody()
+            time.sleep(min(left_s, _LOOK_EVERY_S))
 
     def _next(self, done: "queue.SimpleQueue[Any]") -> list[Any]:
         """Those that are done, at least one."""
@@ -185,19 +207,33 @@ class Cluster:
     def _results(self, some: list[Any]) -> Iterator[tuple[str, Any]]:
         """Results of those that are done, by key; nobody here holds these any more."""
         failed = [f for f in some if f.status in _FAILED]
-        finished = [f for f in some if f not in failed]  # or lost since: gather waits
-        try:
-            results = self._client.gather(finished) if finished else []
-        except Exception:  # one was lost, and failed when it was done again
-            for future in finished:
-                if future.status in _FAILED:
-                    self._explain(future)
-            raise
+        finished = [f for f in some if f not in failed]  # or lost since, see `_gathered`
+        results = self._gathered(finished) if finished else []
         keys = [future.key for future in finished]
         del some[:], finished[:]
         yield from zip(keys, results, strict=True)
         for future in failed:
             self._explain(future)
+
+    def _gathered(self, finished: list[Any]) -> list[Any]:
+        """Results of what was finished; waits while Dask does again what was lost since."""
+        # Dask itself waits for ever if no worker is left that could.
+        loop = self._client.loop.asyncio_loop
+        gathering = self._client.gather(finished, asynchronous=True)
+        pending = asyncio.run_coroutine_threadsafe(gathering, loop)
+        done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        pending.add_done_callback(done.put)
+        try:
+            self._next(done)
+            results: list[Any] = pending.result()
+        except Exception:  # one was lost, and failed when it was done again
+            for future in finished:
+                if future.status in _FAILED:
+                    self._explain(future)
+            raise
+        finally:
+            pending.cancel()
+        return results
 
     def _has_workers(self) -> bool:
         try:
@@ -207,9 +243,9 @@ class Cluster:
 
     def _nobody(self) -> ConnectionError:
         return ConnectionError(
-            f"the Dask scheduler at {self._address} has had no worker for {self._patience_s:g} s; "
-            "start some with 'dask worker', then run the same command again: what was finished is "
-            "kept"
+            f"the Dask scheduler at {self._address} has had no worker that answers for "
+            f"{self._patience_s:g} s; start some with 'dask worker', then run the same command "
+            "again: what was finished is kept"
         )
 
     def _explain(self, future: Any) -> NoReturn:
@@ -287,6 +323,8 @@ def _checked(
     address = get_worker().address
     _refuse_unlike(address, expected, fingerprint())
     try:
-        return function(shared, item)
+        result = function(shared, item)
     except ValueError as error:
         raise ValueError(f"{error} (on the worker {address})") from None
+    check_engine()  # modules that were loaded for it are of the source that was compared, too
+    return result

@@ -15,6 +15,7 @@ import pytest
 from shmsim.sim.cluster import Cluster
 from tests.real.clusters import REPOSITORY, Machines
 from tests.real.conftest import alive, eventually
+from tests.real.maps_on_a_cluster import square
 
 pytestmark = [
     pytest.mark.real,
@@ -176,7 +177,8 @@ def test_an_interrupt_keeps_what_is_finished_and_leaves_the_cluster_to_others(
     once_some_are_stored(process, out)
     os.killpg(process.pid, signal.SIGINT)
     assert ended(process).returncode == 130, process.output
-    assert "interrupted" in process.output
+    assert "interrupted; all was stopped and cleaned up here" in process.output
+    assert "goes on there to its end" in process.output
     assert "Traceback" not in process.output
     kept = point_files(out)
     assert 3 <= len(kept) < N_POINTS
@@ -222,7 +224,7 @@ def test_an_item_that_kills_workers_ends_the_map_and_says_so(machines, tmp_path)
 def test_a_cluster_without_a_worker_is_given_up_after_a_while(machines, tmp_path):
     process = ended(start_map(machines.address, tmp_path, "square", 2, 1))
     assert process.returncode == 1
-    assert "has had no worker for 1 s" in process.output
+    assert "has had no worker that answers for 1 s" in process.output
 
 
 def test_a_cluster_whose_workers_are_gone_is_given_up_after_a_while(machines, tmp_path):
@@ -231,7 +233,37 @@ def test_a_cluster_whose_workers_are_gone_is_given_up_after_a_while(machines, tm
     eventually(lambda: any(path.read_text() for path in tmp_path.glob("item*")), 60)
     machines.kill(worker)
     assert ended(process).returncode == 1
-    assert "has had no worker for 2 s" in process.output
+    assert "has had no worker that answers for 2 s" in process.output
+
+
+def test_what_was_finished_and_lost_with_the_last_worker_is_not_waited_for(machines, tmp_path):
+    worker = machines.work()
+    (tmp_path / "go").touch()
+    with Cluster(machines.address, 2) as cluster:
+        came = cluster.map(square, str(tmp_path), range(3))
+        assert next(came)[0] == 0
+        eventually(lambda: (tmp_path / "item2").exists(), 60)
+        time.sleep(1)  # in which the client is told of it
+        machines.kill(worker)
+        with pytest.raises(ConnectionError, match="has had no worker that answers for 2 s"):
+            list(came)
+
+
+def fatal_to_import(folder):
+    """A place with a shmsim that ends the process which looks at it."""
+    shutil.copytree(REPOSITORY / "shmsim", folder / "shmsim")
+    (folder / "shmsim" / "sim" / "fingerprint.py").write_text("import os\nos._exit(1)\n")
+    return folder
+
+
+def test_a_worker_that_dies_when_it_is_looked_at_is_one_worker_less(machines, tmp_path):
+    machines.work(fatal_to_import(tmp_path / "fatal"))
+    with pytest.raises(ConnectionError, match="has had no worker that answers for 10 s"):
+        Cluster(machines.address, 10)
+    machines.work(tmp_path / "fatal"), machines.work()
+    (tmp_path / "go").touch()
+    with Cluster(machines.address) as cluster:
+        assert list(cluster.map(square, str(tmp_path), range(2))) == [(0, 0), (1, 1)]
 
 
 def test_a_scheduler_that_is_killed_is_missed(machines, sweep_file, tmp_path):
