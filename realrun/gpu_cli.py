@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich import box
@@ -13,10 +13,12 @@ from realrun.host import machine_facts
 from shmsim.claims import write_claims
 from shmsim.console import Bar, console, diagnostics
 from shmsim.program import Output
-from shmsim.units import US
+from shmsim.units import MS, US, format_ns
 
 if TYPE_CHECKING:
     from shmsim.profile import MachineProfile
+
+_TYPICAL_NS: Final = 2.0 * MS  # of the rests that a table shows; the profile has them all
 
 
 def show_gpu(profile: "MachineProfile") -> None:
@@ -27,11 +29,13 @@ def show_gpu(profile: "MachineProfile") -> None:
     table.add_column("on the GPU")
     table.add_column("p50 / p99 µs", justify="right")
     for name, curve in profile.costs.items():
-        if name.startswith(("device_", "h2d", "d2h")) and name != "device_return":
-            for x in curve.xs:
-                what = f"{name}, {x:,.0f} {curve.by}" if curve.by else name
-                p50, p99 = curve.at(0.5, x) / US, curve.at(0.99, x) / US
-                table.add_row(what, f"{p50:.1f} / {p99:.1f}")
+        if not name.startswith(("device_", "h2d", "d2h")) or name == "device_return":
+            continue
+        is_rest = curve.by == "asleep_ns"
+        for x in (_TYPICAL_NS,) if is_rest else curve.xs:
+            along = f"after {format_ns(round(x))}" if is_rest else f"{x:,.0f} {curve.by}"
+            p50, p99 = curve.at(0.5, x) / US, curve.at(0.99, x) / US
+            table.add_row(f"{name}, {along}" if curve.by else name, f"{p50:.1f} / {p99:.1f}")
     console.print(table)
     for note in gpu_notes(profile):
         diagnostics.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)

@@ -15,6 +15,7 @@ from tests.real.handoffs import handoff, noise
 torch = pytest.importorskip("torch", reason="copies to a device need torch")
 
 from realrun.cuda.upload import MEMORIES, Uploader  # noqa: E402 - it needs torch
+from realrun.cuda.word import Word  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
@@ -95,6 +96,22 @@ def test_the_word_may_be_part_of_a_graph(segment, registered):
         graph.replay()
     stream.synchronize()
     assert segment.load(at) == 9
+
+
+def test_the_word_may_be_copied_by_a_graph_too(segment, registered):
+    ring = segment.layout.ends[0]
+    word = Word(segment, ring, registered, driver())
+    stream = torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        stream.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            word.move("copy", stream, 1)
+        assert segment.load(ring.head_at) == 0
+        for n in range(1, 4):
+            graph.replay()
+            stream.synchronize()
+            assert segment.load(ring.head_at) == n
 
 
 @pytest.mark.parametrize("way", ["write", "copy"])
