@@ -17,7 +17,7 @@ from shmsim.plots.frontiers import (
 from shmsim.plots.gaps import describe_plan, gap_distribution, stages_met
 from shmsim.plots.loads import LoadPoint, QuotaPoint, collapse, quota_effect
 from shmsim.plots.predictions import Prediction, predicted_and_measured, ranged
-from shmsim.plots.races import Racer, race_costs
+from shmsim.plots.races import LiveRace, Racer, race_costs
 from shmsim.plots.rests import rest_costs, wake_latency
 from shmsim.plots.stacks import Stack, stacked
 from shmsim.plots.steps import step_timeline
@@ -29,6 +29,7 @@ __all__ = [
     "WIDE",
     "FrontierPoint",
     "Judged",
+    "LiveRace",
     "LoadPoint",
     "Occupancy",
     "Prediction",

@@ -1,11 +1,16 @@
 """What a step costs under each policy, and what none of them can beat."""
 
+import io
 import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.image import imsave
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
 
 from shmsim.plots.kinds import Filling
 from shmsim.plots.style import (
@@ -18,16 +23,22 @@ from shmsim.plots.style import (
     name_of,
     new_figure,
     styled,
-    title_axes,
 )
 from shmsim.stats.estimate import Estimate
 from shmsim.units import US
 
 _ROW_IN: Final = 0.3
+_HALF_HIGH: Final = 0.33  # of a bar, in rows
+_DOTS: Final = 2  # of a picture on a screen, for each that it is wide
+_EMPTY: Final = Path(np.empty((0, 2)))
 _LONGEST: Final = {False: 30, True: 16}
-_CPU: Final = Filling(COLOURS[5], "")
-_LATER: Final = Filling(COLOURS[1], "////")
-_SOONER: Final = Filling(COLOURS[2], "....")
+_CPU, _LATER, _SOONER = "CPU of a step", "r × time added", "r × time saved"
+_LOOKS: Final = {
+    _CPU: Filling(COLOURS[5], ""),
+    _LATER: Filling(COLOURS[1], "////"),
+    _SOONER: Filling(COLOURS[2], "...."),
+}
+_TINY: Final = 1e-3  # of a bar; what is less cannot be seen in it
 
 
 class Racer(NamedTuple):
@@ -77,66 +88,202 @@ def race_costs(
     ValueError
         If nobody races.
     """
-    if not racers:
-        raise ValueError("there is no racer to draw; give at least one policy")
-    narrow = is_narrow(width_in)
-    figure = new_figure(width_in, (1.5 if narrow else 0.95) + _ROW_IN * len(racers))
-    axes = figure.subplots()
-    looks = {"CPU of a step": _CPU, "r × time added": _LATER, "r × time saved": _SOONER}
-    met = ["CPU of a step"]
-    for place, racer in enumerate(racers):
-        cpu, cost = racer.cpu_ns.value / US, racer.cost_ns.value / US
-        part = "r × time added" if cost >= cpu else "r × time saved"
-        if abs(cost - cpu) > 1e-3 * cpu:
-            met.append(part)
-        for begun, ended, filling in ((0.0, cpu, _CPU), (cpu, cost, looks[part])):
-            axes.barh(
-                place,
-                ended - begun,
-                left=begun,
-                height=0.66,
-                color=filling.colour,
-                hatch=filling.hatch,
-                edgecolor=INK,
-                linewidth=0.4,
+    parts = _Parts([racer.name for racer in racers], width_in)
+    parts.move(racers, delay_price, bound_ns, title)
+    met = {_CPU, *(_part(racer) for racer in racers if _is_seen(racer))}
+    parts.explain([label for label in _LOOKS if label in met], has_bound=bound_ns is not None)
+    return parts.figure
+
+
+class LiveRace:
+    """The picture of `race_costs` for sliders: what moves is drawn again, the rest stays.
+
+    Its legend names all that a race may have, and its layout is that of the first race.
+
+    Parameters
+    ----------
+    names
+        Of those who race, in every picture.
+    width_in
+        Of the picture.
+
+    Raises
+    ------
+    ValueError
+        If nobody races.
+    """
+
+    @styled
+    def __init__(self, names: Sequence[str], width_in: float = WIDE) -> None:
+        """Draw nothing yet."""
+        self._parts = _Parts(names, width_in)
+        self._parts.explain(list(_LOOKS), has_bound=True)
+        self._canvas: Any = FigureCanvasAgg(self.figure)
+        self.figure.set_dpi(_DOTS * self.figure.dpi)
+        self._still: Any = None  # what does not move, once there was a race to lay it out for
+
+    @property
+    def figure(self) -> Figure:
+        """As it was drawn last."""
+        return self._parts.figure
+
+    @styled
+    def png(
+        self,
+        racers: Sequence[Racer],
+        delay_price: float,
+        bound_ns: float | None = None,
+        title: str = "",
+    ) -> bytes:
+        """Draw a race; parameters are those of `race_costs`.
+
+        Returns
+        -------
+        bytes
+            A PNG of twice as many dots as the picture is wide, for screens that have them.
+
+        Raises
+        ------
+        ValueError
+            If others race than those that the picture was made for.
+        """
+        parts, canvas = self._parts, self._canvas
+        parts.move(racers, delay_price, bound_ns, title)
+        if self._still is None:
+            canvas.draw()  # finds the places of all
+            self.figure.set_layout_engine(None)
+            for artist in parts.moving:
+                artist.set_animated(True)
+            canvas.draw()
+            self._still = canvas.copy_from_bbox(self.figure.bbox)
+        canvas.restore_region(self._still)
+        for artist in parts.moving:
+            artist.draw(canvas.get_renderer())
+        buffer = io.BytesIO()
+        # It goes no farther than to a browser, and a good compression takes longer than drawing.
+        imsave(buffer, canvas.buffer_rgba(), format="png", pil_kwargs={"compress_level": 1})
+        return buffer.getvalue()
+
+
+class _Parts:
+    """The figure of a race, and what of it moves."""
+
+    def __init__(self, names: Sequence[str], width_in: float) -> None:
+        n_racers = len(names)
+        if not n_racers:
+            raise ValueError("there is no racer to draw; give at least one policy")
+        self._names = list(names)
+        self._is_narrow = is_narrow(width_in)
+        height_in = (1.5 if self._is_narrow else 0.95) + _ROW_IN * n_racers
+        self.figure = new_figure(width_in, height_in)
+        self._axes = axes = self.figure.subplots()
+        self._places = places = list(range(n_racers))
+        # One patch for all bars of a kind: what takes time is to draw a hatch, not how much of it.
+        self._bars = {label: PathPatch(_EMPTY, **_look(label)) for label in _LOOKS}
+        for bars in self._bars.values():
+            axes.add_patch(bars)
+        self._intervals = axes.hlines(places, 0.0, 0.0, colors=INK, linewidth=1)
+        (self._ends,) = axes.plot([], [], linestyle="", marker="|", markersize=5, color=INK)
+        (self._costs,) = axes.plot([], [], linestyle="", marker="o", markersize=3.5, color=INK)
+        self._numbers = [
+            axes.annotate(
+                "",
+                (0.0, place),
+                (6, 0),
+                textcoords="offset points",
+                va="center",
+                bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.8},
             )
-        half_us = racer.cost_ns.half_width / US
-        axes.errorbar(
-            cost,
-            place,
-            xerr=half_us if math.isfinite(half_us) else None,
-            fmt="o",
-            color=INK,
-            markersize=3.5,
-            capsize=2.5,
-            elinewidth=1,
+            for place in places
+        ]
+        self._title = axes.set_title("", loc="left")
+        self._bound = axes.axvline(0.0, color=INK, linestyle="--", linewidth=1.2)
+        axes.set_ylim(n_racers - 0.5, -0.5)
+        longest = _LONGEST[self._is_narrow]
+        axes.set_yticks(places, [name_of(name, longest) for name in names])
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        self.moving: list[Any] = [
+            axes.xaxis,
+            *self._bars.values(),
+            self._intervals,
+            self._ends,
+            self._costs,
+            *self._numbers,
+            self._bound,
+            self._title,
+            axes.spines["left"],
+        ]
+
+    def explain(self, labels: list[str], *, has_bound: bool) -> None:
+        """Add the legend."""
+        handles: list[Any] = [Patch(**_look(label)) for label in labels]
+        bound = [self._bound] * has_bound
+        legend(self.figure, [*handles, *bound], [*labels, *["bound"] * has_bound], 2)
+
+    def move(
+        self, racers: Sequence[Racer], delay_price: float, bound_ns: float | None, title: str
+    ) -> None:
+        """Put everything where a race wants it."""
+        axes, places = self._axes, self._places
+        names = [racer.name for racer in racers]
+        if names != self._names:
+            raise ValueError(
+                f"this picture is of {', '.join(self._names)}; for {', '.join(names) or 'none'} "
+                "make another"
+            )
+        costs_us = [racer.cost_ns.value / US for racer in racers]
+        bars: dict[str, list[Path]] = {label: [] for label in _LOOKS}
+        for place, (racer, cost_us) in enumerate(zip(racers, costs_us, strict=True)):
+            cpu_us = racer.cpu_ns.value / US
+            bars[_CPU].append(_bar(place, 0.0, cpu_us))
+            bars[_part(racer)].append(_bar(place, cpu_us, cost_us))
+            number = self._numbers[place]
+            number.set_text(f"{cost_us:.0f}")
+            number.xy = (max(cost_us, cpu_us), place)
+        for label, paths in bars.items():
+            self._bars[label].set_path(Path.make_compound_path(*paths) if paths else _EMPTY)
+        self._costs.set_data(costs_us, places)
+        halves_us = [racer.cost_ns.half_width / US for racer in racers]
+        known = [place for place in places if math.isfinite(halves_us[place])]
+        low_us = [costs_us[place] - halves_us[place] for place in known]
+        high_us = [costs_us[place] + halves_us[place] for place in known]
+        self._intervals.set_segments(
+            [[(low, y), (high, y)] for low, high, y in zip(low_us, high_us, known, strict=True)]
         )
-        axes.annotate(
-            f"{cost:.0f}",
-            (max(cost, cpu), place),
-            (6, 0),
-            textcoords="offset points",
-            va="center",
-            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.8},
+        self._ends.set_data([*low_us, *high_us], [*known, *known])
+        bound_us = 0.0 if bound_ns is None else bound_ns / US
+        self._bound.set_xdata([bound_us, bound_us])
+        self._bound.set_visible(bound_ns is not None)
+        ends_us = [*costs_us, *(racer.cpu_ns.value / US for racer in racers), bound_us]
+        least_us, most_us = min(*ends_us, 0.0), max(*ends_us, 1e-9)
+        margin_us = 0.05 * (most_us - least_us) if least_us < 0 else 0.0
+        axes.set_xlim(least_us - margin_us, 1.13 * most_us)
+        after = "\n" if self._is_narrow else " "
+        axes.set_xlabel(
+            f"cost of a step: CPU + r × time added,{after}r = {delay_price:g} (µs of CPU)"
         )
-    axes.set_yticks(range(len(racers)), [name_of(racer.name, _LONGEST[narrow]) for racer in racers])
-    axes.set_ylim(len(racers) - 0.5, -0.5)
-    ends_us = [e.value / US for racer in racers for e in (racer.cpu_ns, racer.cost_ns)]
-    ends_us.append(0.0 if bound_ns is None else bound_ns / US)
-    least_us, most_us = min(*ends_us, 0.0), max(*ends_us, 1e-9)
-    axes.set_xlim(least_us - 0.05 * (most_us - least_us) if least_us < 0 else 0.0, 1.13 * most_us)
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
-    after = "\n" if narrow else " "
-    axes.set_xlabel(f"cost of a step: CPU + r × time added,{after}r = {delay_price:g} (µs of CPU)")
-    title_axes(axes, title)
-    labels = [label for label in looks if label in met]
-    handles: list[Any] = [
-        Patch(facecolor=looks[x].colour, hatch=looks[x].hatch, edgecolor=INK, linewidth=0.4)
-        for x in labels
-    ]
-    if bound_ns is not None:
-        handles.append(axes.axvline(bound_ns / US, color=INK, linestyle="--", linewidth=1.2))
-        labels.append("bound")
-    legend(figure, handles, labels, 2)
-    return figure
+        self._title.set_text(title)
+
+
+def _part(racer: Racer) -> str:
+    """What a racer's time does to its cost."""
+    return _LATER if racer.cost_ns.value >= racer.cpu_ns.value else _SOONER
+
+
+def _is_seen(racer: Racer) -> bool:
+    """Whether its time makes a difference that shows."""
+    return abs(racer.cost_ns.value - racer.cpu_ns.value) > _TINY * racer.cpu_ns.value
+
+
+def _look(label: str) -> dict[str, Any]:
+    """How all bars of a kind are filled and edged."""
+    colour, hatch = _LOOKS[label]
+    return {"facecolor": colour, "hatch": hatch, "edgecolor": INK, "linewidth": 0.4}
+
+
+def _bar(place: int, begun_us: float, ended_us: float) -> Path:
+    """The outline of one bar."""
+    low, high = place - _HALF_HIGH, place + _HALF_HIGH
+    corners = [(begun_us, low), (ended_us, low), (ended_us, high), (begun_us, high)]
+    return Path([*corners, corners[0]], closed=True)

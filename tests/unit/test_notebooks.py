@@ -75,7 +75,7 @@ def test_what_is_worth_a_test_lives_elsewhere(path):
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
     ]
     # A policy is what notebook 3 is about, and a slider calls something.
-    allowed = ["Mine", "Remembers", "after", "draw", "least_ns", "plan"]
+    allowed = ["Mine", "Remembers", "after", "draw", "plan"]
     assert set(defined) <= set(allowed if path.stem.startswith("03") else [])
 
 

@@ -1,5 +1,6 @@
 """Pictures: what they may be made of, and that what they say can be read."""
 
+import io
 import math
 import xml.etree.ElementTree as ElementTree
 from itertools import combinations, pairwise
@@ -18,6 +19,7 @@ from shmsim.plots import (
     WIDE,
     FrontierPoint,
     Judged,
+    LiveRace,
     LoadPoint,
     Prediction,
     QuotaPoint,
@@ -454,6 +456,53 @@ def test_a_bound_is_drawn_where_there_is_one_and_only_there():
     for bound_ns, drawn in ((None, False), (300.0 * US, True)):
         words = [text for text, _ in texts_of(race_costs(racers(), 10.0, bound_ns))]
         assert ("bound" in words) == drawn
+
+
+def shown_of(figure):
+    """What the picture of a race says, wherever its layout put it."""
+    (axes,) = figure.axes
+    return {
+        "bars": [bars.get_path().vertices.tolist() for bars in axes.patches],
+        "lines": [line.get_xydata().tolist() for line in axes.lines if line.get_visible()],
+        "intervals": [s.tolist() for c in axes.collections for s in c.get_segments()],
+        "numbers": [(text.get_text(), text.xy) for text in axes.texts],
+        "names": [label.get_text() for label in axes.get_yticklabels()],
+        "axis": (axes.get_xlim(), axes.get_xlabel(), axes.get_title(loc="left")),
+    }
+
+
+def test_a_race_whose_parts_were_moved_is_the_one_that_is_drawn_anew():
+    first = racers()
+    costs = (estimate(900 * US, math.inf), estimate(50 * US, 9 * US), estimate(700 * US, 8 * US))
+    later = [r._replace(cost_ns=cost) for r, cost in zip(first, costs, strict=True)]
+    live = LiveRace([racer.name for racer in first])
+    for race, price, bound_ns, title in ((first, 10.0, 300.0 * US, "2 ms"), (later, 2.0, None, "")):
+        png = live.png(race, price, bound_ns, title)
+        assert shown_of(live.figure) == shown_of(race_costs(race, price, bound_ns, title))
+        check_texts(live.figure)
+        assert int.from_bytes(png[16:20], "big") == round(WIDE * live.figure.dpi)
+
+
+def test_a_moved_race_has_the_dots_of_one_that_is_drawn_whole():
+    """Nothing that moves is left out, and nothing of the race before is left behind."""
+    moved = LiveRace([racer.name for racer in racers()])
+    moved.png([r._replace(cost_ns=estimate(5000 * US, 90 * US)) for r in racers()], 10.0, None, "x")
+    png = moved.png(racers(), 10.0, 300.0 * US, "2 ms")
+    for artist in moved.figure.findobj():
+        artist.set_animated(False)
+    canvas = FigureCanvasAgg(moved.figure)
+    canvas.draw()
+    whole = np.asarray(canvas.buffer_rgba()).astype(int)
+    dots = (255 * mpl.image.imread(io.BytesIO(png))).round().astype(int)
+    n_other = int((np.abs(whole - dots).max(axis=2) > 40).sum())
+    assert n_other < 50  # where lines cross in another order; a letter has more
+
+
+def test_others_who_race_need_another_picture():
+    with pytest.raises(ValueError, match="no racer"):
+        LiveRace([])
+    with pytest.raises(ValueError, match="is of spin, park; for spin, park, rehearse-ahead make"):
+        LiveRace(["spin", "park"]).png(racers(), 10.0)
 
 
 @settings(max_examples=20)
