@@ -4,14 +4,17 @@ No figure means anything here: it is shown that each part asks in an order that 
 found in the form that a profile takes, and gives back what it registered.
 """
 
+import sys
+
 import pytest
 
-from realrun.calibrate_gpu import wait_samples, with_gpu
+from realrun.calibrate_gpu import run_measuring, wait_samples, with_gpu
 from realrun.cuda.ends import KINDS
 from realrun.cuda.parts import Reports, run_parts
 from realrun.model.geometry import TINY
 from shmsim.profile import MachineProfile
 from shmsim.units import MS, US
+from tests.real.runs import ROOT
 from tests.toy import toy_profile
 
 pytest.importorskip("torch", reason="the parts of a calibration need torch")
@@ -124,3 +127,32 @@ def test_all_parts_together_make_a_profile_that_is_read_back(driver, tmp_path):
     assert [row["gap_ns"] for row in gpu["steps"]["gaps"]] == [0, 1 * MS]
     assert gpu["rooms"]["rooms"][0]["max_len"] == 256
     assert gpu["facts"]["name"] == "played"
+
+
+LITTLE = """
+import sys
+from realrun.cuda import calibrate, copies, pages, rests
+from shmsim.units import MS, US
+from tests.real.played_gpu import played_gpu
+copies.SIZES, copies._BUSY_NS, copies._n_of = (8, 4096), 1 * MS, lambda _: 4
+pages.SIZES, rests.RESTS = (1 << 16,), ((100 * US, 2), (300 * US, 2))
+calibrate.PARTS = tuple(p for p in calibrate.PARTS if p.name in ("copies", "rests", "rooms"))
+sys.argv = ["calibrate", "25", "-1"]
+with played_gpu():
+    calibrate.main()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_reports_line_by_line_what_it_measured_and_what_it_had_no_time_for():
+    doing = []
+    command = [sys.executable, "-c", LITTLE]
+    reported = run_measuring(command, {"PYTHONPATH": str(ROOT)}, lambda *d: doing.append(d), 50.0)
+    copied, waited, rooms = reported
+    assert copied.reason == waited.reason == ""
+    assert {cost for cost, *_ in copied.measured.samples} >= {"d2h", "h2d_registered"}
+    assert wait_samples(waited.measured.facts["rests"])
+    assert rooms.reason.startswith("no time: 2")
+    labels = [label for label, _ in doing]
+    assert labels[0] == "copies: begins"
+    assert "rests: write, park for 300 us" in labels
