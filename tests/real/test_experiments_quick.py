@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from importlib import import_module
 
 import pytest
@@ -14,6 +15,10 @@ from tests.real.runs import ROOT
 EXPERIMENTS = ROOT / "experiments"
 NAMES = sorted(path.parent.name for path in EXPERIMENTS.glob("[0-9][0-9]_*/run.py"))
 
+BUSY = "too busy to calibrate"
+LIMIT_S = 380
+TRIES = 4
+
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
@@ -24,15 +29,40 @@ def read_record():
         yield import_module("runner.record").read_record
 
 
+def run_to_the_end(command, cwd):
+    """Run an experiment, again where others took the cores from its calibration meanwhile.
+
+    It goes on behind what it has finished. On a box that is always busy nobody can calibrate, so
+    that the test is skipped.
+    """
+    until_s = time.monotonic() + LIMIT_S
+    busy = ""
+    for _ in range(TRIES):
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=until_s - time.monotonic(),
+                check=False,
+                cwd=cwd,
+            )
+        except subprocess.TimeoutExpired:
+            if not busy:
+                raise
+            break
+        if done.returncode != 1 or BUSY not in done.stderr:
+            return done
+        busy = done.stderr.strip().splitlines()[-1]
+        time.sleep(5)
+    pytest.skip(busy)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_experiment_runs_in_little_and_stores_a_record(name, read_record, tmp_path):
     command = [sys.executable, str(EXPERIMENTS / "run.py"), name, "--quick"]
     command += ["--out", str(tmp_path / "out")]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=380, check=False, cwd=tmp_path
-    )
-    if done.returncode == 1 and "too busy to calibrate" in done.stderr:
-        pytest.skip(done.stderr.strip().splitlines()[-1])
+    done = run_to_the_end(command, tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     record = read_record(tmp_path / "out" / "record.json")
     assert (record.experiment, record.effort) == (name, "quick")
