@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +24,8 @@ from shmsim.profile import MachineProfile
 
 #: How long the whole may take.
 LIMIT_S: Final = 480.0
+#: The part that is left out where the tests, or pytest, are not.
+TESTS: Final = "tests"
 _GPU_LIMIT_S: Final = 100.0  # for its calibration
 _TESTS_LIMIT_S: Final = 180.0
 _TESTS: Final = Path(__file__).parents[2] / "tests" / "gpu"
@@ -64,7 +67,7 @@ class Found(NamedTuple):
     Parameters
     ----------
     tests
-        Exit code of the tests that need a GPU; -1 if they are not here.
+        Exit code of the tests that need a GPU; -1 if there are none here, or they did not end.
     gpu
         Facts of its calibration, by part (`realrun.calibrate_gpu.with_gpu`).
     rows, predicted, not_run, failures
@@ -173,7 +176,7 @@ def check(folder: Path, progress: Progress) -> Found:
     RuntimeError
         If there is no GPU that works; says why.
     """
-    has_tests = _TESTS.is_dir()
+    has_tests = _TESTS.is_dir() and find_spec("pytest") is not None
     clock = Clock(LIMIT_S, _TESTS_LIMIT_S if has_tests else 0.0)
     # First the GPU: without one there is nothing to check.
     reported = measure_gpu(0, lambda label, _: progress(label, clock.share), _GPU_LIMIT_S)
@@ -200,7 +203,7 @@ def check(folder: Path, progress: Progress) -> Found:
         if tests:
             said = done.stdout.strip() or done.stderr.strip() or "no output"
             failures.append("tests: " + said.splitlines()[-1])
-        clock.note("tests", limit_s)
+        clock.note(TESTS, limit_s)
     return Found(
         tests,
         profile.machine["gpu"],

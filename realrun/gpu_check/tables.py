@@ -4,7 +4,7 @@ from rich import box
 from rich.table import Table
 
 from realrun.gpu_check.asked import name_of
-from realrun.gpu_check.flow import Found
+from realrun.gpu_check.flow import TESTS, Found
 from shmsim.units import US
 
 
@@ -35,4 +35,6 @@ def spent_sentence(found: Found) -> str:
     parts = ", ".join(f"{s.part} {s.took_s:.0f} of {s.limit_s:.0f} s" for s in found.spent)
     left_out = [f"{len(found.not_run)} cells"] if found.not_run else []
     left_out += list(found.gpu.get("left_out", {}))
+    if TESTS not in [spent.part for spent in found.spent]:
+        left_out.append("the tests, which are not here, or pytest is not")
     return f"time: {parts}" + (f"; left out: {', '.join(left_out)}" if left_out else "")

@@ -109,8 +109,14 @@ def test_what_was_found_is_stored_with_what_was_left_out(tmp_path):
     assert content["rows"][0]["predicted"]["tpot_p50_ns"] == 0.9 * MS
     assert content["spent"] == [{"part": "cells", "limit_s": 200.0, "took_s": 190.0}]
     assert content["not_run"] == ["batch 2, sync, write, step-ahead-rehearsed"]
-    said = spent_sentence(left_out)
-    assert said == "time: cells 190 of 200 s; left out: 1 cells"
+    without = spent_sentence(left_out)
+    assert without.startswith(
+        "time: cells 190 of 200 s; left out: 1 cells, the tests, which are not"
+    )
+    tested = left_out._replace(spent=(*left_out.spent, Spent("tests", 180.0, 90.0)))
+    assert spent_sentence(tested) == (
+        "time: cells 190 of 200 s, tests 90 of 180 s; left out: 1 cells"
+    )
 
 
 def expected(tpot_ns, cores=2.0):
