@@ -1,11 +1,16 @@
 """Progress in a notebook; needs the extra ``notebooks``. Terminals have `shmsim.console.Bar`."""
 
 import time
-from typing import Any, Final
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, wait
+from multiprocessing import get_context
+from typing import Any, Final, TypeVar
 
 from IPython.display import TextDisplayObject, display
 
 _DRAW_EVERY_S: Final = 0.5
+_LOOK_EVERY_S: Final = 1.0  # at a process that may be timing things
+_T = TypeVar("_T")
 
 
 class Line(TextDisplayObject):
@@ -48,3 +53,38 @@ class Bar:
 
 def _line(text: str) -> Line:
     return Line(data=text)  # type: ignore[no-untyped-call]
+
+
+def run_apart(work: Callable[..., _T], label: str, about_s: float, **arguments: Any) -> _T:
+    """Run a function in a fresh process; the line below the cell goes by the clock meanwhile.
+
+    What a notebook has loaded, and its threads, would disturb a measurement.
+
+    Parameters
+    ----------
+    work
+        A function of a module.
+    label
+        What it does.
+    about_s
+        How long that takes.
+    arguments
+        By name.
+
+    Returns
+    -------
+    Any
+        What the function returns.
+
+    Raises
+    ------
+    Exception
+        Whatever the function raises.
+    """
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool, Bar() as bar:
+        future, begun_s = pool.submit(work, **arguments), time.monotonic()
+        while not future.done():
+            share = min((time.monotonic() - begun_s) / about_s, 0.99)
+            bar.show(f"of {about_s:g} s: {label}", share)
+            wait([future], _LOOK_EVERY_S)
+        return future.result()

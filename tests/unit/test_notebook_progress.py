@@ -1,10 +1,12 @@
 """Progress below a cell."""
 
+import os
+
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from shmsim.notebook import Bar
+from shmsim.notebook import Bar, run_apart
 
 
 @pytest.fixture
@@ -33,3 +35,15 @@ def test_what_follows_at_once_is_not_drawn(shell):
         for share in (0.1, 0.2, 0.3):
             bar.show("running", share)
     assert texts_of(captured) == ["   0 %", "  10 % running", "took 0 s"]
+
+
+def test_work_runs_in_a_process_of_its_own_and_the_line_says_what_it_is(shell):
+    with capture_output() as captured:
+        other = run_apart(os.getpid, "looking", 10.0)
+    assert other != os.getpid()
+    assert texts_of(captured)[1].endswith("% of 10 s: looking")
+
+
+def test_what_the_work_raises_is_raised_here(shell):
+    with capture_output(), pytest.raises(FileNotFoundError):
+        run_apart(os.stat, "looking", 1.0, path="/nowhere/at/all")
