@@ -117,9 +117,9 @@ def steps_by_batch(say: Say) -> Measured:
     Returns
     -------
     Measured
-        Costs ``device_step``, ``device_prefill`` and ``device_launch``; facts ``launch`` (spread by
-        batch), ``gaps`` (pause, spread of the steps behind it, clocks before and after) and
-        ``clocks``.
+        Costs ``device_step``, ``device_prefill`` and ``device_launch``; facts ``model``, ``launch``
+        (spread by batch) and ``gaps`` (pause, spread of the steps behind it, clocks before and
+        after).
     """
     samples: list[tuple[str, float, list[int]]] = []
     launches: list[int] = []
