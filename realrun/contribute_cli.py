@@ -1,13 +1,11 @@
-"""The ``realrun contribute`` command."""
+"""The ``realrun contribute`` command; what is slow to load is loaded when it runs."""
 
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from realrun.contribute import bundle_of, text_of
 from shmsim.console import Bar, complete_profile, console, diagnostics
-from shmsim.profile import MachineProfile
 from shmsim.program import FAILURE, Output
 
 HELP: Final = """Write what came out as one file for the leaderboard, without private data.
@@ -38,6 +36,9 @@ def contribute_command(
     yes: Annotated[bool, typer.Option("--yes", help="Save without asking, for scripts.")] = False,
 ) -> Output:
     """Show a bundle, and save it if the user agrees."""
+    from realrun.contribute import bundle_of, text_of
+    from shmsim.profile import MachineProfile
+
     if console.quiet and not yes:
         raise ValueError(
             "--json and --quiet show nothing that you could agree to; add --yes, or leave them out"

@@ -1,29 +1,28 @@
-"""The command ``shmsim arena``."""
+"""The command ``shmsim arena``; what is slow to load is loaded when it runs."""
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import numpy as np
 import typer
 from rich import box
 from rich.table import Table
 
-from shmsim.arena_sizing.copies import copies_of
 from shmsim.arena_sizing.growth import GROWTHS
 from shmsim.arena_sizing.payloads import Payloads, payloads_of, read_payloads
-from shmsim.arena_sizing.replay import Usage, replay
 from shmsim.arena_sizing.retention import HOLDS, CopyTime, Retention, retention_of
-from shmsim.arena_sizing.search import Sizing, erlang_of, smallest_arena
-from shmsim.arena_sizing.steps import payloads_of_steps
 from shmsim.arena_sizing.workloads import WORKLOADS, draw_payloads, named_workload
-from shmsim.config import RunConfig
 from shmsim.console import Bar, complete_profile, console, load_or_default
 from shmsim.profile import MachineProfile
 from shmsim.program import Output
-from shmsim.records import RunRecords, StepRow
 from shmsim.routing import MIB, VLLM_ARENA, ArenaPlan
-from shmsim.sim.run import simulate
 from shmsim.units import format_ns
+
+if TYPE_CHECKING:
+    from shmsim.arena_sizing.replay import Usage
+    from shmsim.arena_sizing.search import Sizing
+    from shmsim.config import RunConfig
+    from shmsim.records import StepRow
 
 _SHOWN_AFTER: Final = (10, 100, 1_000, 10_000, 100_000)
 
@@ -99,6 +98,10 @@ def arena_command(
     seed: Annotated[int, typer.Option("--seed", help="Of a named workload.")] = 1,
 ) -> Output:
     """Find slots and sizes of an arena."""
+    from shmsim.arena_sizing.replay import replay
+    from shmsim.arena_sizing.search import smallest_arena
+    from shmsim.records import RunRecords
+
     given = [bool(workload), payload_path is not None, records_path is not None]
     if sum(given) > 1:
         raise ValueError("give one of --workload, --payloads and --records")
@@ -156,11 +159,11 @@ def arena_command(
     )
 
 
-def _memory(config: RunConfig) -> str:
+def _memory(config: "RunConfig") -> str:
     return "pageable" if config.payload.memory == "pageable" else "registered"
 
 
-def _retention(config: RunConfig, hold: str) -> Retention:
+def _retention(config: "RunConfig", hold: str) -> Retention:
     engine = config.engine
     return retention_of(
         hold,
@@ -170,7 +173,7 @@ def _retention(config: RunConfig, hold: str) -> Retention:
     )
 
 
-def _from_file(path: Path, config: RunConfig, profile: MachineProfile, hold: str) -> Payloads:
+def _from_file(path: Path, config: "RunConfig", profile: MachineProfile, hold: str) -> Payloads:
     """Payloads of a file; hold times that it lacks are those of a prompt of one step."""
     table = read_payloads(path)
     if table.hold_ns is not None:
@@ -185,9 +188,12 @@ def _from_file(path: Path, config: RunConfig, profile: MachineProfile, hold: str
 
 
 def _from_steps(
-    steps: list[StepRow] | None, config: RunConfig, profile: MachineProfile
+    steps: "list[StepRow] | None", config: "RunConfig", profile: MachineProfile
 ) -> Payloads:
     """Payloads of a run; without one, of what the model makes of the config."""
+    from shmsim.arena_sizing.steps import payloads_of_steps
+    from shmsim.sim.run import simulate
+
     payload = config.payload
     if not payload.carries_bulk:
         raise ValueError(
@@ -226,7 +232,7 @@ def plan_text(plan: ArenaPlan) -> str:
     )
 
 
-def arena_table(plans: list[tuple[str, ArenaPlan, Usage]]) -> Table:
+def arena_table(plans: list[tuple[str, ArenaPlan, "Usage"]]) -> Table:
     """Draw what arenas do with payloads."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("arena")
@@ -254,9 +260,12 @@ def arena_table(plans: list[tuple[str, ArenaPlan, Usage]]) -> Table:
 
 
 def remarks(
-    plans: list[tuple[str, ArenaPlan, Usage]], payloads: Payloads, n_readers: int
+    plans: list[tuple[str, ArenaPlan, "Usage"]], payloads: Payloads, n_readers: int
 ) -> list[str]:
     """What Erlang's formula says, and what is copied."""
+    from shmsim.arena_sizing.copies import copies_of
+    from shmsim.arena_sizing.search import erlang_of
+
     lines = [
         "find no slot by Erlang's formula, each size by itself: "
         + ", ".join(f"{name} {100 * erlang_of(plan, payloads):.2g} %" for name, plan, _ in plans)
@@ -274,8 +283,10 @@ def remarks(
     return lines
 
 
-def threshold_table(each: list[Sizing], n_readers: int) -> Table:
+def threshold_table(each: list["Sizing"], n_readers: int) -> Table:
     """Draw the smallest arenas for several sizes from which payloads go there."""
+    from shmsim.arena_sizing.copies import copies_of
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("smallest arena")
     for label in (

@@ -4,12 +4,14 @@ import difflib
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shmsim.arena_sizing.payloads import Payloads, payloads_of
 from shmsim.arena_sizing.pixels import image_bytes, image_tokens, video_bytes, video_tokens
 from shmsim.arena_sizing.retention import CopyTime, Retention
-from shmsim.stats.estimate import Float64Array
 from shmsim.units import S
+
+Float64Array = NDArray[np.float64]
 
 _Z95: Final = 1.6448536269514722  # standard normal 95th percentile
 #: Bytes that a token of a prompt of text takes in a message: one number of 4 bytes.

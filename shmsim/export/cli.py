@@ -1,16 +1,13 @@
-"""The command ``shmsim export``."""
+"""The command ``shmsim export``; what is slow to load is loaded when it runs."""
 
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from shmsim.config import load_config
 from shmsim.console import Bar, complete_policy, complete_profile, console, load_policies
 from shmsim.export.engines import GENERIC, engine_names, load_engine
 from shmsim.export.formats import FORMATS, render
-from shmsim.export.pause import round_of
-from shmsim.export.report import Request, export
 from shmsim.profile import MachineProfile
 from shmsim.program import Output
 from shmsim.units import parse_duration_ns
@@ -80,6 +77,10 @@ def export_command(
     ] = 5,
 ) -> Output:
     """Write a policy as settings of an engine."""
+    from shmsim.config import load_config
+    from shmsim.export.pause import round_of
+    from shmsim.export.report import Request, export
+
     if form not in FORMATS:
         raise ValueError(f"no format {form!r}; there are {', '.join(FORMATS)}")
     (wanted,) = load_policies([policy])

@@ -10,7 +10,6 @@ import tomllib
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
-from shmsim.config import parse_policy
 from shmsim.export.idle import ParkWhenIdle
 from shmsim.export.version import parse_version
 from shmsim.wait import WaitPolicy
@@ -338,6 +337,8 @@ def _check(engine: Engine) -> None:
 
 
 def _policy(text: str) -> WaitPolicy:
+    from shmsim.config import parse_policy  # slow to load, and the names of engines do without
+
     return ParkWhenIdle() if text == ParkWhenIdle.__name__ else parse_policy(text).policy
 
 

@@ -13,7 +13,6 @@ from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
 from shmsim.distribution import QUANTILE_GRID, Curve, Distribution
 from shmsim.provenance import Source
@@ -107,6 +106,8 @@ def _policies(table: dict[str, Any]) -> dict[str, dict[str, Distribution]]:
 
 def _distribution(point: dict[str, Any]) -> Distribution:
     """The distribution of a point; ``n`` is 0 where it was not counted."""
+    from scipy.special import ndtri  # slow to load, and the names of profiles do without
+
     given = {_LEVELS[key]: float(point[key]) for key in _LEVELS if key in point}
     levels, values = list(given), list(given.values())
     if 0.5 not in given or values != sorted(values):
