@@ -212,6 +212,16 @@ def _key(plan: SweepPlan, point: Point) -> str:
     )
 
 
+def _check_files(plan: SweepPlan, point: Point, key: str) -> None:
+    """Refuse a point that may have been run on other files than those its key was made of."""
+    config = plan.cells[point.cell].config
+    if (config.workload.trace or config.device.file) and _key(plan, point) != key:
+        raise RuntimeError(
+            "a file that the config names was changed while the sweep ran: "
+            f"{config.workload.trace or config.device.file}; run the same command again"
+        )
+
+
 class _Runner:
     """Runs points here or in a pool, which is started when it is first needed."""
 
@@ -264,19 +274,20 @@ class _Runner:
         for together in by_tape.values():
             done = _run_tape(self._plan, together, self._jobs)
             for point, figures in zip(together, done, strict=True):
-                self._kept(missing[point], figures)
+                self._kept(point, missing[point], figures)
             yield from zip(together, done, strict=True)
         others = [point for point in missing if engines[point] != "recurrence"]
         if self._jobs == 1 or len(others) < 2:
             for point in others:
                 figures = _run_point(self._plan, point, engines[point])
-                yield point, self._kept(missing[point], figures)
+                yield point, self._kept(point, missing[point], figures)
         else:
             yield from self._run_in_pool([(p, missing[p], engines[p]) for p in others])
 
-    def _kept(self, key: str, figures: Figures) -> Figures:
+    def _kept(self, point: Point, key: str, figures: Figures) -> Figures:
         if self._store is not None:
             check_engine()
+            _check_files(self._plan, point, key)
             self._store.put(key, figures)
         return figures
 
@@ -294,7 +305,7 @@ class _Runner:
         ]
         for task, found in cluster.map(_run_task, _findable(self._plan), tasks):
             for point, key, figures in zip(task.points, task.keys, found, strict=True):
-                yield point, self._kept(key, figures)
+                yield point, self._kept(point, key, figures)
 
     def _run_in_pool(self, work: list[tuple[Point, str, str]]) -> Iterator[tuple[Point, Figures]]:
         executor = self._executor or self._start(min(self._jobs, len(work)))
@@ -350,6 +361,7 @@ def _work(point: Point, key: str, engine: str) -> Figures:
     figures = _run_point(_PLAN, point, engine)
     _SOURCES.check()
     if _STORE is not None:
+        _check_files(_PLAN, point, key)
         _STORE.put(key, figures)
     return figures
 

@@ -291,6 +291,25 @@ def test_policies_of_different_kinds_have_different_keys_also_where_their_number
     assert len(set(keys.values())) == len(keys)
 
 
+def test_what_ran_on_a_file_that_was_changed_meanwhile_is_not_kept(tmp_path):
+    path = tmp_path / "trace.csv"
+    rows = [f"2026-01-01 00:00:00.{i}00000,10,{5 + i}\n" for i in range(3)]
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(rows)
+    path.write_text(text)
+    config = replace(SHORT, workload=WorkloadConfig("trace", trace=str(path)))
+    asked = plan_of(config, POLICIES, PROFILE, replications=2)
+
+    def change_it(done, total):
+        if done == 1:
+            path.write_text(text.replace(",7\n", ",8\n"))
+
+    with pytest.raises(RuntimeError, match=r"was changed while the sweep ran: .*trace\.csv"):
+        sweep(asked, tmp_path, jobs=1, progress=change_it)
+    assert len(point_files(tmp_path)) == 1
+    assert sweep(asked, tmp_path, jobs=2).num_rows == 4
+    assert len(point_files(tmp_path)) == 1 + 4
+
+
 def test_the_hashes_of_few_profiles_are_kept_in_memory():
     most = _profile_hash.cache_info().maxsize
     found = {profile_hash(toy_profile(launch=n)) for n in range(1, most + 9)}
