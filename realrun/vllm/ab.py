@@ -15,9 +15,8 @@ from typing import Any, Final, NamedTuple
 from realrun.equivalence import Estimate, Verdict
 from realrun.vllm.arms import WINDOW
 from realrun.vllm.control import Counters
-from realrun.vllm.engine import Engine, Setup, busy_cores_ns
+from realrun.vllm.engine import Engine, Setup
 from realrun.vllm.generate import engine_arguments, write_tiny_model
-from realrun.vllm.trace import SUFFIX
 
 REFERENCE: Final = "vllm"
 CONTROL_ARM: Final = "vllm again"
@@ -25,7 +24,7 @@ RECORDING: Final = "vllm recorded"  #: vLLM's own waiting, while the recorder wr
 MARGIN: Final = 0.03
 QUIET_CORES: Final = 0.1  #: more than this of others disturbs
 _MOST_TRIES: Final = 3
-_WARM_TOKENS: Final = 40
+WARM_TOKENS: Final = 40  #: generated before what counts
 Progress = Callable[[int, int, str], None]
 
 
@@ -175,8 +174,6 @@ def run(
     total = plan.starts * plan.rounds * 2 * len(order)
     for start in range(plan.starts):
         folder = None if trace is None else trace / f"start{start}"
-        for path in folder.glob(f"*{SUFFIX}") if folder else ():
-            path.unlink()  # of the run that was stored here before
         setup = Setup(
             python,
             {**tiny, **own_arguments},
@@ -188,7 +185,7 @@ def run(
         progress(len(blocks), total, f"start {start + 1}: vLLM loads")
         with Engine(setup, out / "vllm.log") as engine:
             plan = plan._replace(asynchronous=engine.asynchronous)
-            engine.generate(plan.streams, _WARM_TOKENS)
+            engine.generate(plan.streams, WARM_TOKENS)
             for _ in range(plan.rounds):
                 for arm in (*order, *reversed(order)):
                     progress(len(blocks), total, f"start {start + 1}: {arm}")
@@ -212,17 +209,16 @@ def _block(engine: Engine, plan: Plan, start: int, arm: str) -> Block:
 
 
 def _try(engine: Engine, plan: Plan, start: int, arm: str) -> Block:
-    engine.generate(plan.streams, _WARM_TOKENS)  # the policy learns, caches are as it leaves them
+    engine.generate(plan.streams, WARM_TOKENS)  # the policy learns, caches are as it leaves them
     ttft_s = math.nan
     if plan.idle_s > 0:
         ttft_s = float(engine.generate(1, 2, plan.idle_s)["ttft_s"][0])
-    counted, used, busy_ns = engine.counters(), engine.cpu_times(), busy_cores_ns()
+    counted, before = engine.counters(), engine.usage()
     answer = engine.generate(plan.streams, plan.tokens)
-    busy_ns = busy_cores_ns() - busy_ns
-    used_after, counted_after = engine.cpu_times(), engine.counters()
+    after, counted_after = engine.usage(), engine.counters()
     wall_ns = 1e9 * answer["wall_s"]
-    spent = {name: after.total - used[name].total for name, after in used_after.items()}
-    main_ns = used_after["scheduler"].main - used["scheduler"].main
+    spent = after.spent_ns(before)
+    main_ns = after.processes["scheduler"].main - before.processes["scheduler"].main
     return Block(
         start,
         arm,
@@ -230,15 +226,16 @@ def _try(engine: Engine, plan: Plan, start: int, arm: str) -> Block:
         ttft_s,
         {name: ns / wall_ns for name, ns in spent.items()},
         main_ns / max(spent["scheduler"], 1),
-        max(busy_ns - sum(spent.values()), 0) / wall_ns,
+        after.foreign_ns(before) / wall_ns,
         answer["stalls"],
         answer["longest_gap_s"],
         answer["tokens"],
-        {name: _moved(counted[name], after) for name, after in counted_after.items()},
+        {name: moved(counted[name], went) for name, went in counted_after.items()},
     )
 
 
-def _moved(before: Counters, after: Counters) -> Counters:
+def moved(before: Counters, after: Counters) -> Counters:
+    """How far the counters of a process went."""
     return Counters(*after[:3], *(b - a for a, b in zip(before[3:], after[3:], strict=True)))
 
 
@@ -252,19 +249,36 @@ def _check_tokens(blocks: Sequence[Block]) -> None:
 
 
 def _check_in_force(block: Block, arms: dict[str, str]) -> None:
-    """The counters that must move, move; and those that must not, do not."""
-    scheduler = block.moved["scheduler"]
     by_policy = block.arm in arms and not arms[block.arm].startswith(WINDOW)
+    name = f"arm {block.arm!r} of start {block.start}"
+    check_in_force(name, block.moved["scheduler"], by_policy=by_policy)
+
+
+def check_in_force(name: str, scheduler: Counters, *, by_policy: bool) -> None:
+    """The counters that must move, move; and those that must not, do not.
+
+    Parameters
+    ----------
+    name
+        Of what was to be in force, for the error.
+    scheduler
+        How far the scheduler's counters went.
+    by_policy
+        Whether plans were to carry out the waits, not vLLM.
+
+    Raises
+    ------
+    RuntimeError
+        If it was not in force.
+    """
     if scheduler.sent == 0:
-        raise RuntimeError(f"arm {block.arm!r}: no message was counted; is the plugin in force?")
+        raise RuntimeError(f"{name}: no message was counted; is the plugin in force?")
     # One wait begins before the switch is seen, and one sleeper may still be on vLLM's socket.
     few = max(2, scheduler.sent // 20)
     wrong = scheduler.vllm_waits if by_policy else scheduler.waits
     pings = scheduler.pinged if by_policy else scheduler.sent - scheduler.pinged
     if wrong > few or pings > few:
-        raise RuntimeError(
-            f"arm {block.arm!r} of start {block.start} was not in force: {scheduler}"
-        )
+        raise RuntimeError(f"{name} was not in force: {scheduler}")
 
 
 def summarize(blocks: Sequence[Block], floor: str | None) -> list[ArmResult]:

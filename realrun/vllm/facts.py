@@ -9,11 +9,13 @@ from typing import Any, Final
 
 #: Per function, lines that must occur in this order. Left: class or None, function.
 _IN_ORDER: Final[dict[tuple[str, str], tuple[str, ...]]] = {
-    # Our release follows the read flag; the wait has one place and one argument.
+    # Our release follows the read flag, which is set whatever the reader does; the wait has one
+    # place and one argument.
     ("MessageQueue", "acquire_read"): (
         "_spin_condition.wait(timeout_ms=",
         "self.shutting_down",
         "yield buf",
+        "finally:",
         "metadata_buffer[self.local_reader_rank + 1] = 1",
         "self._spin_condition.record_read()",
     ),
@@ -50,7 +52,13 @@ _PARAMETERS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     ("SpinCondition", "cancel"): ("self",),
     ("SpinCondition", "record_read"): ("self",),
 }
-_NAMES: Final = ("memory_fence", "logger", "LONG_WAIT_TIME_LOG_MSG")
+# Whoever sleeps on vLLM's socket looks again by himself: what a ring that is given up relies on.
+_NAMES: Final = (
+    "memory_fence",
+    "logger",
+    "LONG_WAIT_TIME_LOG_MSG",
+    "SHM_READER_RECHECK_INTERVAL_MS",
+)
 
 
 def objections(queue_module: Any, executor_module: Any) -> list[str]:

@@ -6,6 +6,7 @@ holds the arguments of ``vllm.LLM`` as JSON.
 """
 
 import json
+import math
 import os
 import sys
 import time
@@ -74,11 +75,15 @@ def main(fd: int, engine: dict[str, Any]) -> None:
         for line in sys.stdin:
             command = json.loads(line)
             time.sleep(command["idle_s"])
-            print(json.dumps(_generate(llm, command["streams"], command["tokens"])), file=answers)
+            answer = _generate(llm, command["streams"], command["tokens"], command["within_s"])
+            print(json.dumps(answer), file=answers)
 
 
-def _generate(llm: Any, n_streams: int, n_tokens: int) -> dict[str, Any]:
-    """Generate in all streams at once, greedily, to a fixed length; time every token's arrival."""
+def _generate(llm: Any, n_streams: int, n_tokens: int, within_s: float | None) -> dict[str, Any]:
+    """Generate in all streams at once, greedily, to a fixed length; time every token's arrival.
+
+    When `within_s` is over the requests are aborted; what they waited for then counts as a gap.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -96,10 +101,11 @@ def _generate(llm: Any, n_streams: int, n_tokens: int) -> dict[str, Any]:
     arrived: dict[str, list[float]] = {name: [] for name in names}
     metrics = {}
     started = time.monotonic()
+    until = math.inf if within_s is None else started + within_s
     for stream, name in enumerate(names):
         prompt = [(7 * stream + 3 * i) % 1000 + 5 for i in range(_PROMPT_TOKENS)]
         engine.add_request(name, {"prompt_token_ids": prompt}, parameters)
-    while engine.has_unfinished_requests():
+    while engine.has_unfinished_requests() and time.monotonic() < until:
         for output in engine.step():
             now = time.monotonic()
             # Newer versions make the id unique by a suffix.
@@ -109,14 +115,17 @@ def _generate(llm: Any, n_streams: int, n_tokens: int) -> dict[str, Any]:
             arrived[name] += [now] * len(new)
             if output.finished:
                 metrics[name] = output.metrics
+    if engine.has_unfinished_requests():
+        engine.abort_request(names)
+        for name in names:
+            if name not in metrics:
+                arrived[name].append(time.monotonic())  # so that what it waited for is a gap
     ttft_s = [arrived[name][0] - started for name in names]
     gaps_s = [b - a for n in names for a, b in pairwise(arrived[n])]
     return {
         "wall_s": time.monotonic() - started,
         "ttft_s": ttft_s,
-        "tpot_s": [
-            (metrics[n].last_token_ts - metrics[n].first_token_ts) / (n_tokens - 1) for n in names
-        ],
+        "tpot_s": [(m.last_token_ts - m.first_token_ts) / (n_tokens - 1) for m in metrics.values()],
         "longest_gap_s": max(ttft_s + gaps_s),
         "stalls": sum(s > _STALL_S for s in gaps_s) + sum(s > _LATE_S for s in ttft_s),
         "tokens": list(tokens.values()),

@@ -1,6 +1,6 @@
 """What the model needs to know of an engine, read off its trace: work of a step, and workload.
 
-Nothing is fitted: the CPU time that EngineCore and the worker of the output rank spend on a step,
+Nothing is fitted: the CPU time that EngineCore and the worker that used least spend on a step,
 waits left out, takes the place of the profile's ``schedule`` and ``launch``, as it was distributed.
 """
 
@@ -33,7 +33,8 @@ class EngineFacts(NamedTuple):
     sequences
         In decode, median over steps.
     schedule_ns, launch_ns
-        CPU time of each step: of EngineCore, and of the worker of rank 0; shape ``(n_steps,)``.
+        CPU time of each step: of EngineCore, and of the worker that used least; shape
+        ``(n_steps,)``. Who is done first spins until the others are, which is no work.
     device_ns
         What a step takes beyond the worker's CPU time, median; of a CPU build nothing.
     """
@@ -54,13 +55,15 @@ def engine_facts(traces: list[ProcessTrace]) -> EngineFacts:
     ValueError
         If there are too few of those.
     """
-    scheduler, worker, *_ = (t._replace(rows=t.rows[t.rows["arm"] == _VLLMS_OWN]) for t in traces)
+    scheduler, *workers = (t._replace(rows=t.rows[t.rows["arm"] == _VLLMS_OWN]) for t in traces)
+    if not workers:
+        raise ValueError("the trace has no worker; was the variable set for all of the engine?")
     by_scheduler = _work_by_step(scheduler, SCHEDULER_RECV)
-    by_worker = _work_by_step(worker, WORKER_RECV)
+    by_worker = _least_by_step([_work_by_step(worker, WORKER_RECV) for worker in workers])
     sent = _first_by_step(scheduler, SEND, SCHEDULER_SLOT, "published_ns")
     replied = _last_by_step(scheduler, WAIT, SCHEDULER_RECV, "published_ns")
     seen = _last_by_step(scheduler, WAIT, SCHEDULER_RECV, "seen_ns")
-    begun = _first_by_step(worker, WAIT, WORKER_RECV, "seen_ns")
+    begun = _first_by_step(workers[0], WAIT, WORKER_RECV, "seen_ns")
     decoding = _decoding(scheduler)
     everywhere = by_scheduler.keys() & by_worker.keys() & begun.keys() & seen.keys()
     steps = sorted(everywhere & sent.keys() & decoding.keys())
@@ -90,6 +93,12 @@ def _work_by_step(trace: ProcessTrace, site: int) -> dict[int, int]:
         spent = int(row["between_cpu_ns"] + row["work_cpu_ns"])
         work[int(row["step"])] = work.get(int(row["step"]), 0) + spent
     return {step: ns for step, ns in work.items() if ns > 0}
+
+
+def _least_by_step(of_workers: list[dict[int, int]]) -> dict[int, int]:
+    """Of the steps that all of them had."""
+    everywhere = set.intersection(*(set(work) for work in of_workers))
+    return {step: min(work[step] for work in of_workers) for step in everywhere}
 
 
 def _first_by_step(trace: ProcessTrace, kind: int, site: int, field: str) -> dict[int, int]:

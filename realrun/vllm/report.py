@@ -1,15 +1,13 @@
 """What is said about a live engine: where its cores go, and how its arms compare."""
 
-import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from rich import box
 from rich.table import Table
 
-from realrun.vllm.ab import CONTROL_ARM, MARGIN, QUIET_CORES, REFERENCE, ArmResult, Block, Plan
+from realrun.vllm.ab import CONTROL_ARM, MARGIN, QUIET_CORES, REFERENCE, ArmResult, Plan
 from realrun.vllm.control import Control
 from realrun.vllm.importer import Share
 from shmsim.claims import Claim
@@ -160,16 +158,6 @@ def recorder_sentence(plan: Plan, results: Sequence[ArmResult], took: dict[str, 
         f"{took['settled'] / 1e3:.1f} µs before the next wait; the {_MESSAGES_PER_TOKEN} messages "
         f"of a token, one after the other, take {claim.value:.1%} of its time more"
     )
-
-
-def write_blocks(path: Path, plan: Plan, blocks: Sequence[Block]) -> None:
-    """Store every generation, its tokens left out: they were compared."""
-    rows = [{**block._replace(tokens=[])._asdict(), "moved": _moved_of(block)} for block in blocks]
-    path.write_text(json.dumps({"plan": plan._asdict(), "blocks": rows}, indent=1) + "\n")
-
-
-def _moved_of(block: Block) -> dict[str, dict[str, int]]:
-    return {name: counters._asdict() for name, counters in block.moved.items()}
 
 
 def counters_table(control: Control) -> Table:

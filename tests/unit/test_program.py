@@ -23,6 +23,7 @@ from shmsim.cli import app as shmsim_app
 from shmsim.console import console, details, diagnostics
 from shmsim.program import EXIT_CODES, Output, Program, plain
 from tests.report_folders import records_of, write_validation
+from tests.vllm.comparisons import write_stored
 from tests.vllm.traces import write_engine
 
 APPS = {"shmsim": shmsim_app, "realrun": realrun_app}
@@ -61,6 +62,7 @@ QUICK = {
     "realrun contribute": "run --yes",
     "realrun vllm-import": "traces",
     "realrun vllm-switch": "control",
+    "realrun vllm-predict": "comparison",
 }
 #: Why the others are not called here. They return what the type checker makes them return.
 NOT_CALLED = {
@@ -70,6 +72,7 @@ NOT_CALLED = {
     "realrun demo": "takes minutes",
     "realrun gpu-check": "needs a GPU",
     "realrun vllm-ab": "needs a vLLM",
+    "realrun vllm-soak": "the same",
 }
 
 
@@ -84,6 +87,7 @@ def given_files(tmp_path_factory):
     (folder / "traces").mkdir()
     write_engine(folder / "traces", 60)
     Control.open(folder / "control", 0)
+    write_stored(folder / "comparison")
     return folder
 
 

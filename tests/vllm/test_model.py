@@ -46,3 +46,17 @@ def test_a_short_trace_is_refused(tmp_path):
     write_engine(tmp_path, 10)
     with pytest.raises(ValueError, match="10 steps"):
         engine_facts(read_traces(tmp_path))
+
+
+def test_who_is_done_first_and_spins_for_the_others_works_no_more_than_they(tmp_path):
+    write_engine(tmp_path, N, n_workers=3)
+    facts = engine_facts(read_traces(tmp_path))
+    assert facts.workers == 3
+    assert np.all(facts.launch_ns == 2 * (WORK_CPU_NS + READ_CPU_NS))
+
+
+def test_what_was_recorded_under_a_policy_is_not_vllms_own(facts, tmp_path):
+    write_engine(tmp_path / "both", N, n_by_policy=N)
+    both = engine_facts(read_traces(tmp_path / "both"))
+    assert len(both.schedule_ns) == len(facts.schedule_ns)
+    assert np.array_equal(both.launch_ns, facts.launch_ns)

@@ -14,31 +14,42 @@ WRITE_CPU_NS = 30 * US
 WORK_CPU_NS = 500 * US
 
 
-def write_engine(folder: Path, n_steps: int) -> None:
-    """Two calls a step; the worker replies to the second 3 ms after the step began."""
-    scheduler = Trace(folder, {"vllm": "vllm 0", "arms": ["vllm"]}, n_rows=64 * n_steps)
-    worker = Trace(folder, {"vllm": "vllm 0", "arms": ["vllm"]}, n_rows=64 * n_steps)
-    for trace in scheduler, worker:
+def write_engine(folder: Path, n_steps: int, n_by_policy: int = 0, n_workers: int = 1) -> None:
+    """Two calls a step; the worker replies to the second 3 ms after the step began.
+
+    Behind them come steps of the first policy, which take twice the work. Further workers take more
+    than the first, which replies: the second twice as much, and so on.
+    """
+    n_all = n_steps + n_by_policy
+    about = {"vllm": "vllm 0", "arms": ["vllm"]}
+    scheduler, *workers = (Trace(folder, about, n_rows=64 * n_all) for _ in range(1 + n_workers))
+    for trace in scheduler, *workers:
         trace.write(Row(started_ns=1000, work_cpu_ns=5 * MS, kind=SAMPLE))
-    for step in range(n_steps):
+    for step in range(n_all):
+        arm = int(step >= n_steps)
         at_ns = 10 * MS + step * STEP_NS
         for call in 0, 1:
             now_ns = at_ns + call * MS
-            scheduler.write(_send(SCHEDULER_SLOT, step, call, now_ns))
-            worker.write(_wait(WORKER_RECV, step, call, now_ns - 100 * US, now_ns + 10 * US))
-        worker.write(_send(WORKER_SLOT, step, 1, at_ns + 3 * MS))
-        scheduler.write(_wait(SCHEDULER_RECV, step, 1, at_ns + 2 * MS, at_ns + 3 * MS + 10 * US))
-    end_ns = 10 * MS + n_steps * STEP_NS
-    for trace in scheduler, worker:
-        trace.write(Row(started_ns=end_ns, work_cpu_ns=5 * MS + n_steps * 3 * MS, kind=SAMPLE))
+            scheduler.write(_send(SCHEDULER_SLOT, step, call, now_ns, arm))
+            row = _wait(WORKER_RECV, step, call, now_ns - 100 * US, now_ns + 10 * US, arm)
+            for rank, worker in enumerate(workers):
+                work_ns = (1 + rank) * row.between_cpu_ns
+                worker.write(row._replace(rank=rank, between_cpu_ns=work_ns))
+        workers[0].write(_send(WORKER_SLOT, step, 1, at_ns + 3 * MS, arm))
+        replied_ns = at_ns + 3 * MS + 10 * US
+        scheduler.write(_wait(SCHEDULER_RECV, step, 1, at_ns + 2 * MS, replied_ns, arm))
+    end_ns = 10 * MS + n_all * STEP_NS
+    for trace in scheduler, *workers:
+        trace.write(Row(started_ns=end_ns, work_cpu_ns=5 * MS + n_all * 3 * MS, kind=SAMPLE))
 
 
-def _send(site: int, step: int, call: int, at_ns: int) -> Row:
+def _send(site: int, step: int, call: int, at_ns: int, arm: int) -> Row:
     return Row(
         site,
         thread=os.getpid(),
         call=call,
         step=step,
+        arm=arm,
         started_ns=at_ns,
         published_ns=at_ns + 5 * US,
         seen_ns=at_ns,
@@ -50,12 +61,13 @@ def _send(site: int, step: int, call: int, at_ns: int) -> Row:
     )
 
 
-def _wait(site: int, step: int, call: int, started_ns: int, seen_ns: int) -> Row:
+def _wait(site: int, step: int, call: int, started_ns: int, seen_ns: int, arm: int) -> Row:
     return Row(
         site,
         thread=os.getpid(),
         call=call,
         step=step,
+        arm=arm,
         pending=1,
         started_ns=started_ns,
         published_ns=seen_ns - 5 * US,
@@ -64,7 +76,7 @@ def _wait(site: int, step: int, call: int, started_ns: int, seen_ns: int) -> Row
         stage_kind=YIELD,
         cpu_ns=WAIT_CPU_NS,
         work_cpu_ns=READ_CPU_NS,
-        between_cpu_ns=WORK_CPU_NS,
+        between_cpu_ns=WORK_CPU_NS * (1 + arm),
         n_decode=3,
         kind=WAIT,
     )

@@ -83,3 +83,11 @@ def test_every_process_left_its_waits(engine):
 def test_after_a_silence_the_first_token_does_not_wait_for_a_recheck(engine):
     engine.control.arm = 1
     assert engine.generate(1, 2, idle_s=3.0)["ttft_s"][0] < 2.0
+
+
+def test_when_its_time_is_over_a_generation_is_given_up(engine):
+    engine.control.arm = 1
+    answer = engine.generate(1, 4000, within_s=0.5)
+    assert 0 < len(answer["tokens"][0]) < 4000
+    assert answer["wall_s"] < 30
+    assert len(engine.generate(1, 20)["tokens"][0]) == 20

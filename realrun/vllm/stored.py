@@ -1,0 +1,124 @@
+"""A comparison of ways to wait as a folder, which can be judged again.
+
+``tp1-async-1.json`` has every generation, ``arm1.json`` and so on the policies, ``trace/start0``
+and so on what was recorded of each start.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from realrun.host import machine_facts
+from realrun.vllm.ab import CONTROL_ARM, RECORDING, REFERENCE, Block, Plan
+from realrun.vllm.arms import WINDOW
+from realrun.vllm.control import Counters
+from realrun.vllm.trace import SUFFIX
+from shmsim.policies import PRESETS, GraceThenPark
+from shmsim.policy_file import read_policy
+from shmsim.units import parse_duration_ns
+from shmsim.wait import WaitPolicy
+
+TRACE_FOLDER: Final = "trace"
+PROFILE: Final = "profile.json"
+_CELLS: Final = "tp*.json"
+_ARMS: Final = "arm*.json"
+_TRACES: Final = f"{TRACE_FOLDER}/start*/*{SUFFIX}"
+
+
+class Stored(NamedTuple):
+    """A comparison.
+
+    Parameters
+    ----------
+    plan, blocks
+        What was done, and every generation, without its tokens: they were compared.
+    engine
+        Which vLLM.
+    machine
+        Facts about the box.
+    """
+
+    plan: Plan
+    blocks: list[Block]
+    engine: str
+    machine: dict[str, Any]
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier comparison left here, so that nobody takes it for part of the next."""
+    for pattern in _CELLS, _ARMS, _TRACES:
+        for path in folder.glob(pattern):
+            path.unlink()
+
+
+def write_comparison(folder: Path, stored: Stored) -> None:
+    """Store plan and blocks; policies and records are in the folder already."""
+    rows = [
+        {**block._replace(tokens=[])._asdict(), "moved": _moved(block)} for block in stored.blocks
+    ]
+    content = {**stored._asdict(), "plan": stored.plan._asdict(), "blocks": rows}
+    path = folder / f"{stored.plan.cell}.json"
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _moved(block: Block) -> dict[str, dict[str, int]]:
+    return {name: counters._asdict() for name, counters in block.moved.items()}
+
+
+def read_comparison(folder: Path) -> Stored:
+    """Read what `write_comparison` stored.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or more than one, or it is damaged.
+    """
+    paths = list(folder.glob(_CELLS))
+    if len(paths) != 1:
+        raise ValueError(
+            f"{folder} holds {len(paths)} comparisons ({_CELLS}), not 1; name a folder that "
+            "'realrun vllm-ab --out' was given"
+        )
+    try:
+        content = json.loads(paths[0].read_text())
+        blocks = [
+            Block(**{**row, "moved": {n: Counters(**c) for n, c in row["moved"].items()}})
+            for row in content["blocks"]
+        ]
+        plan = Plan(**content["plan"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{paths[0]} is no comparison of 'realrun vllm-ab': {error!r}") from None
+    # The first ones did not say where they ran; they are judged there.
+    machine = content.get("machine") or machine_facts()
+    return Stored(plan, blocks, content.get("engine", "unknown"), machine)
+
+
+def arm_policies(folder: Path, arms: Iterable[str]) -> dict[str, WaitPolicy]:
+    """What each arm is in the model, by its name.
+
+    vLLM's own waiting is a window of 1 s, ``window=2ms`` one of 2 ms. In the model they ring the
+    bell of the profile, not vLLM's socket.
+
+    Raises
+    ------
+    ValueError
+        If the folder does not have the policy of an arm.
+    """
+    named = [read_policy(path) for path in folder.glob(_ARMS)]
+    policies: dict[str, WaitPolicy] = {policy.name: policy.policy for policy in named}
+    policies |= dict.fromkeys((REFERENCE, CONTROL_ARM, RECORDING), PRESETS["vllm-1s"])
+    found: dict[str, WaitPolicy] = {}
+    for arm in arms:
+        if arm.startswith(WINDOW):
+            found[arm] = GraceThenPark(parse_duration_ns(arm.removeprefix(WINDOW)))
+        elif arm in policies:
+            found[arm] = policies[arm]
+        else:
+            raise ValueError(f"{folder} has no policy file ({_ARMS}) of arm {arm!r}")
+    return found
+
+
+def has_records(folder: Path) -> bool:
+    """Whether something was recorded of vLLM's own waiting."""
+    return any(folder.glob(_TRACES))

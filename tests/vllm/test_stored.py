@@ -1,0 +1,54 @@
+"""A comparison survives its folder."""
+
+import pytest
+
+from realrun.vllm.stored import PROFILE, arm_policies, clear, read_comparison, write_comparison
+from shmsim.policies import PRESETS, GraceThenPark
+from shmsim.units import MS
+from tests.vllm.comparisons import ARMS, PLAN, write_stored
+
+
+def without_tokens(blocks):
+    # NaN is not even itself.
+    return [repr(block._replace(tokens=[])) for block in blocks]
+
+
+def test_what_was_stored_comes_back_without_its_tokens(tmp_path):
+    stored = write_stored(tmp_path / "ab")
+    back = read_comparison(tmp_path / "ab")
+    assert without_tokens(back.blocks) == without_tokens(stored.blocks)
+    assert back.plan == PLAN
+    assert (back.engine, back.machine) == (stored.engine, stored.machine)
+
+
+def test_what_is_no_comparison_is_refused_with_its_name(tmp_path):
+    with pytest.raises(ValueError, match="0 comparisons"):
+        read_comparison(tmp_path)
+    (tmp_path / "tp1-sync-1.json").write_text('{"plan": {}}')
+    with pytest.raises(ValueError, match=r"tp1-sync-1\.json"):
+        read_comparison(tmp_path)
+
+
+def test_two_comparisons_in_one_folder_are_refused(tmp_path):
+    stored = write_stored(tmp_path / "ab")
+    write_comparison(tmp_path / "ab", stored._replace(plan=PLAN._replace(workers=2)))
+    with pytest.raises(ValueError, match="2 comparisons"):
+        read_comparison(tmp_path / "ab")
+
+
+def test_a_new_one_takes_nothing_over_and_removes_nothing_else(tmp_path):
+    write_stored(tmp_path / "ab")
+    (tmp_path / "ab" / "notes.txt").touch()
+    clear(tmp_path / "ab")
+    left = {path.name for path in (tmp_path / "ab").rglob("*") if path.is_file()}
+    assert left == {PROFILE, "notes.txt"}
+
+
+def test_every_arm_is_a_policy_of_the_model(tmp_path):
+    write_stored(tmp_path / "ab")
+    policies = arm_policies(tmp_path / "ab", ARMS)
+    assert policies["vllm"] == policies["vllm again"] == PRESETS["vllm-1s"]
+    assert policies["park"] == PRESETS["park"]
+    assert policies["window=2ms"] == GraceThenPark(2 * MS)
+    with pytest.raises(ValueError, match="'other'"):
+        arm_policies(tmp_path / "ab", ["other"])
