@@ -59,6 +59,7 @@ def test_delays_count_from_the_reference_and_a_price_turns_the_order_round():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)  # the events engine compiles for two classes
 def test_a_config_with_shared_cores_and_a_workload_of_its_own_races_too():
     workload = replace(CONFIG.workload, requests=2, output_p50=5, output_p95=5)
     config = replace(CONFIG, cores=CoresConfig(n=2), workload=workload)
