@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from rich.markup import escape
+
 from realrun.host import machine_facts, warnings_about
 from shmsim.console import console, details, diagnostics
 from shmsim.workload import read_trace
@@ -87,10 +89,12 @@ def run_demo(folder: Path, trace: Path | None) -> dict[str, Any]:
     config.write_text(_CONFIG.format(workers=1, workload=workload, delay_price=_DELAY_PRICE))
     facts = machine_facts()
     console.print(
-        f"this box: {facts['cpu']}, {len(facts['affinity'])} usable cores, kernel {facts['kernel']}"
+        f"this box: {facts['cpu']}, {len(facts['affinity'])} usable cores, "
+        f"kernel {facts['kernel']}",
+        markup=False,
     )
     for warning in warnings_about(facts):
-        console.print(f"[yellow]note:[/] {warning}", soft_wrap=True)
+        console.print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True)
     _command("realrun", "calibrate", "-o", str(profile))
     tuning = ("--quick", "--goal", f"price={_DELAY_PRICE}")
     _command("shmsim", "tune", str(config), "-p", str(profile), "-o", str(policy), *tuning)
@@ -102,7 +106,8 @@ def run_demo(folder: Path, trace: Path | None) -> dict[str, Any]:
     took_s = time.monotonic() - started
     console.print(
         f"\ndone in {took_s:.0f} s; look at {folder / 'report.html'}, "
-        f"edit {config} and run any of the commands above again"
+        f"edit {config} and run any of the commands above again",
+        markup=False,
     )
     return {
         "folder": folder,
@@ -115,7 +120,7 @@ def run_demo(folder: Path, trace: Path | None) -> dict[str, Any]:
 
 def _command(*words: str) -> None:
     """Run one of our commands as an operator would; its output goes where ours goes."""
-    console.print(f"\n$ {' '.join(words)}", style="bold", soft_wrap=True)
+    console.print(f"\n$ {' '.join(words)}", style="bold", markup=False, soft_wrap=True)
     program, *arguments = words
     arguments += ["--quiet"] * diagnostics.quiet + ["--verbose"] * (not details.quiet)
     said = subprocess.DEVNULL if console.quiet else None

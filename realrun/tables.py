@@ -4,6 +4,7 @@ import math
 from typing import Final
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from realrun.validate import Comparison, Validation
@@ -92,8 +93,8 @@ def validation_table(validation: Validation) -> Table:
     engine = config.engine
     table = Table(
         title=f"{engine.workers} worker(s), {engine.calls_per_step} call(s) per step, "
-        f"{engine.scheduling}, {config.device.describe()}; {config.repeats} repeats, ± is half "
-        "their range",
+        f"{engine.scheduling}, {escape(config.device.describe())}; {config.repeats} repeats, "
+        "± is half their range",
         title_justify="left",
         title_style="",
         box=box.SIMPLE_HEAD,
@@ -124,7 +125,8 @@ def validation_table(validation: Validation) -> Table:
                 ("worker_cores", 1),
             )
         ]
-        table.add_row(name, "predicted", *(_number_or_none(c.simulated, u) for c, u in columns))
+        predicted = (_number_or_none(c.simulated, u) for c, u in columns)
+        table.add_row(escape(name), "predicted", *predicted)
         measured = (
             f"{_number_or_none(c.measured, u)} ±{_number_or_none(c.spread, u)}" for c, u in columns
         )

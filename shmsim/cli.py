@@ -1,16 +1,20 @@
-"""The ``shmsim`` command: the model, on any laptop, from a profile and a workload."""
+"""The ``shmsim`` command: the model, on any laptop, from a profile and a workload.
+
+A command loads what it runs on when it runs: scipy, Arrow, numba and matplotlib take a second
+together, and neither ``--help`` nor TAB needs one of them.
+"""
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from shmsim.arena_sizing import cli as arena_cli
 from shmsim.claims import read_claims
-from shmsim.config import NamedPolicy
 from shmsim.console import (
     Bar,
     ConfigArgument,
@@ -22,28 +26,18 @@ from shmsim.console import (
     load_policies,
 )
 from shmsim.export import cli as export_cli
-from shmsim.figures import shown, summarize_with_intervals
-from shmsim.inputs.shipped import shipped_names
 from shmsim.policies import POLICIES, PRESETS, SOURCES
 from shmsim.policies.parameters import parameters_of
-from shmsim.policy_file import write_policy
 from shmsim.profile import COSTS, MachineProfile
 from shmsim.program import Output, Program
 from shmsim.provenance import MARKS
-from shmsim.records import RunRecords
-from shmsim.sim.cluster import Cluster
-from shmsim.sim.engine import simulate_with
-from shmsim.sim.sweep import engine_that_pays, steps_of, sweep
-from shmsim.sim.tune import FULL, QUICK, tune
-from shmsim.sim.tune_report import finalists_table, found_of, notes
-from shmsim.stats.estimate import Estimate
-from shmsim.sweep.report import cell_table, footnotes
-from shmsim.sweep.spec import load_sweep
-from shmsim.sweep.tables import write_tables
-from shmsim.timeline import window_of_steps, write_timeline
 from shmsim.tuner import GOAL, parse_goal
 from shmsim.units import format_ns
 from shmsim.wait import WaitPolicy
+
+if TYPE_CHECKING:
+    from shmsim.sim.cluster import Cluster
+    from shmsim.stats.estimate import Estimate
 
 app = Program(
     "Predict how the processes of an LLM engine should wait for each other.\n\n"
@@ -122,6 +116,10 @@ def simulate_command(
 
     Example: shmsim simulate -p profile.json --policy spin --policy park
     """
+    from shmsim.figures import summarize_with_intervals
+    from shmsim.sim.engine import simulate_with
+    from shmsim.sim.sweep import engine_that_pays, steps_of
+
     config = load_or_default(config_path)
     profile = MachineProfile.read(profile_path)
     policies = load_policies(policy) if policy else config.policies
@@ -148,7 +146,7 @@ def simulate_command(
     for note in table_notes(found):
         console.print(note, markup=False)
     if out is not None:
-        console.print(f"records: {out}")
+        console.print(f"records: {out}", markup=False)
     return Output(
         {
             "policies": found,
@@ -188,6 +186,12 @@ def tune_command(
 
     The first policy of the config is the default: it is kept unless another is surely better.
     """
+    from shmsim.config import NamedPolicy
+    from shmsim.policy_file import write_policy
+    from shmsim.sim.tune import FULL, QUICK, tune
+    from shmsim.sim.tune_picture import write_picture
+    from shmsim.sim.tune_report import finalists_table, found_of, notes
+
     config = load_or_default(config_path)
     profile = MachineProfile.read(profile_path)
     goal = parse_goal(goal_text)
@@ -209,8 +213,6 @@ def tune_command(
     chosen = tuned.chosen
     found = found_of(tuned, profile)
     write_policy(out, NamedPolicy("tuned", chosen.policy), found)
-    from shmsim.sim.tune_picture import write_picture  # with matplotlib, slow to load
-
     picture = out.with_suffix(".svg")
     write_picture(picture, tuned)
     console.print(f"chosen: {chosen.name}, written to {out}; picture: {picture}", markup=False)
@@ -218,7 +220,7 @@ def tune_command(
     return Output({"chosen": policy, "policy_file": out, "picture": picture, "found": found})
 
 
-def _workers(cluster: str, jobs: int, bar: Bar) -> AbstractContextManager[Cluster | None]:
+def _workers(cluster: str, jobs: int, bar: Bar) -> AbstractContextManager["Cluster | None"]:
     """Connect to a cluster if one is named."""
     if cluster and jobs:
         raise ValueError(
@@ -227,6 +229,8 @@ def _workers(cluster: str, jobs: int, bar: Bar) -> AbstractContextManager[Cluste
         )
     if not cluster:
         return nullcontext()
+    from shmsim.sim.cluster import Cluster
+
     bar.show(f"waiting for workers of {cluster}", 0.0)
     return Cluster(cluster)
 
@@ -272,6 +276,11 @@ def sweep_command(
     cluster: ClusterOption = "",
 ) -> Output:
     """Run a sweep, draw its tables."""
+    from shmsim.sim.sweep import sweep
+    from shmsim.sweep.report import cell_table, footnotes
+    from shmsim.sweep.spec import load_sweep
+    from shmsim.sweep.tables import write_tables
+
     plan = load_sweep(path)
     with Bar() as bar, _workers(cluster, jobs, bar) as workers:
         points = sweep(
@@ -305,10 +314,12 @@ def show_profile(
     ] = False,
 ) -> Output:
     """Print the costs of a profile: medians with 95 % intervals and tails, and their sources."""
+    from shmsim.inputs.shipped import shipped_names
+
     if list_shipped:
         shipped = {name: provenance(MachineProfile.shipped(name)) for name in shipped_names()}
         for name, text in shipped.items():
-            console.print(f"{name}: {text}")
+            console.print(f"{name}: {text}", markup=False)
         return Output({"shipped": shipped})
     profile = MachineProfile.read(profile_path)
     console.print(profile_table(profile))
@@ -337,8 +348,8 @@ def claims_command(
         table.add_column(label, justify="right")
     for claim in claims:
         table.add_row(
-            claim.id,
-            f"{claim.value:.4g} {claim.unit}",
+            escape(claim.id),
+            f"{claim.value:.4g} {escape(claim.unit)}",
             f"{claim.low:.4g} to {claim.high:.4g}",
             f"{claim.direction} {claim.bound:g}",
             str(claim.n),
@@ -363,10 +374,13 @@ def timeline_command(
 
     Example: shmsim timeline runs/mine/spin -o trace.json.gz --steps 100:200
     """
+    from shmsim.records import RunRecords
+    from shmsim.timeline import window_of_steps, write_timeline
+
     records = RunRecords.read(folder)
     window = None if steps == ":" else window_of_steps(records, steps)
     n_events = write_timeline(records, out, window)
-    console.print(f"{n_events} events in {out}; open it with https://ui.perfetto.dev")
+    console.print(f"{n_events} events in {out}; open it with https://ui.perfetto.dev", markup=False)
     return Output({"timeline": out, "events": n_events})
 
 
@@ -399,8 +413,10 @@ def profile_table(profile: MachineProfile) -> Table:
     """Draw every cost of a profile."""
     machine = profile.machine
     table = Table(
-        title=f"{machine.get('cpu')}, {machine.get('cores')} cores, kernel "
-        f"{machine.get('kernel', 'unknown')}, as of {profile.measured_at}",
+        title=escape(
+            f"{machine.get('cpu')}, {machine.get('cores')} cores, kernel "
+            f"{machine.get('kernel', 'unknown')}, as of {profile.measured_at}"
+        ),
         title_justify="left",
         title_style="",
         box=box.SIMPLE_HEAD,
@@ -415,7 +431,7 @@ def profile_table(profile: MachineProfile) -> Table:
             at = format_ns(x) if curve.by == "asleep_ns" else f"{x:g} {curve.by}"
             spread = f"{format_ns(min(point.replicates))} to {format_ns(max(point.replicates))}"
             table.add_row(
-                name,
+                escape(name),
                 at if curve.by else "",
                 str(point.n) if point.n else "unknown",
                 format_ns(point.median),
@@ -440,8 +456,10 @@ _SIMULATED: Final = (
 )
 
 
-def figures_table(found: dict[str, dict[str, Estimate]]) -> Table:
+def figures_table(found: dict[str, dict[str, "Estimate"]]) -> Table:
     """Draw the figures of several policies on one workload, half-widths below the estimates."""
+    from shmsim.figures import shown
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("policy", overflow="fold")
     for figure in _SIMULATED:
@@ -453,12 +471,14 @@ def figures_table(found: dict[str, dict[str, Estimate]]) -> Table:
             text = estimate.text(shown(figure).unit) if estimate.n else "none"
             mark = " ?" if estimate.caveat and estimate.n else ""
             cells.append(text.replace(" ± ", "\n±").replace(" (", "\n(") + mark)
-        table.add_row(policy, *cells)
+        table.add_row(escape(policy), *cells)
     return table
 
 
-def table_notes(found: dict[str, dict[str, Estimate]]) -> list[str]:
+def table_notes(found: dict[str, dict[str, "Estimate"]]) -> list[str]:
     """Methods behind a table of `figures_table`, and what is marked in it."""
+    from shmsim.figures import shown
+
     methods: dict[str, list[str]] = {}
     notes: dict[str, list[str]] = {}
     for figures in found.values():

@@ -1,23 +1,27 @@
 """What both command lines share: where words go, progress, and what many commands are given.
 
 Four consoles, so that nobody has to ask what may be said: `shmsim.program` mutes them by
-``--json``, ``--quiet`` and ``--verbose``. Colours follow ``NO_COLOR`` and the terminal.
+``--json``, ``--quiet`` and ``--verbose``. Colours follow ``NO_COLOR`` and the terminal. What a
+person named is printed by ``markup=False`` or `rich.markup.escape`: brackets are markup else.
+
+Configs and profiles stand on scipy and Arrow, which take longer to load than most commands run, so
+that what reads them is loaded where it is called: neither ``--help`` nor TAB needs it.
 """
 
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from shmsim.config import ConfigError, NamedPolicy, RunConfig, load_config, parse_policy
-from shmsim.inputs.shipped import shipped_names
 from shmsim.policies import POLICIES, PRESETS
-from shmsim.policy_file import read_policy
+
+if TYPE_CHECKING:
+    from shmsim.config import NamedPolicy, RunConfig
 
 _DRAW_EVERY_S = 1.0
 _SAY_EVERY_S = 5.0  # into a log, where a line cannot be redrawn
@@ -26,22 +30,23 @@ _SAY_EVERY_S = 5.0  # into a log, where a line cannot be redrawn
 _PIPED_COLUMNS = 120
 _columns = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPED_COLUMNS
 
-console = Console(highlight=False, width=_columns)
+console = Console(highlight=False, emoji=False, width=_columns)
 """Results, for people; on stdout."""
 
-diagnostics = Console(stderr=True, highlight=False)
+diagnostics = Console(stderr=True, highlight=False, emoji=False)
 """Notes and progress."""
 
-details = Console(stderr=True, highlight=False, quiet=True)
+details = Console(stderr=True, highlight=False, emoji=False, quiet=True)
 """What only ``--verbose`` says."""
 
-errors = Console(stderr=True, highlight=False)
+errors = Console(stderr=True, highlight=False, emoji=False)
 """Why it failed; never muted."""
 
 
 def wide(columns: int) -> Console:
     """A console for results that is at least so wide, however narrow the terminal."""
-    return Console(highlight=False, width=max(console.width, columns), quiet=console.quiet)
+    width = max(console.width, columns)
+    return Console(highlight=False, emoji=False, width=width, quiet=console.quiet)
 
 
 def complete_policy(incomplete: str) -> list[str]:
@@ -52,6 +57,8 @@ def complete_policy(incomplete: str) -> list[str]:
 
 def complete_profile(incomplete: str) -> list[str]:
     """Profiles that come along and files that begin so, for a shell."""
+    from shmsim.inputs.shipped import shipped_names
+
     return [
         *(name for name in shipped_names() if name.startswith(incomplete)),
         *_files(incomplete, ".json"),
@@ -103,7 +110,7 @@ class Bar:
     def __init__(self) -> None:
         """Show nothing yet."""
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TimeElapsedColumn(),
             console=diagnostics,
@@ -136,14 +143,16 @@ class Bar:
                 self._progress.refresh()
 
 
-def load_or_default(path: Path | None) -> RunConfig:
+def load_or_default(path: Path | None) -> "RunConfig":
     """Read the config a command was given; without one, the built-in one."""
+    from shmsim.config import RunConfig, load_config
+
     config = load_config(path) if path is not None else RunConfig()
     details.print(f"config: {path or 'built in'}: {config}", markup=False, soft_wrap=True)
     return config
 
 
-def load_policies(texts: list[str]) -> tuple[NamedPolicy, ...]:
+def load_policies(texts: list[str]) -> tuple["NamedPolicy", ...]:
     """Read policies from a command line: presets, kinds with parameters, or policy files.
 
     Raises
@@ -151,6 +160,9 @@ def load_policies(texts: list[str]) -> tuple[NamedPolicy, ...]:
     ConfigError
         If one is unknown or two have one name.
     """
+    from shmsim.config import ConfigError, parse_policy
+    from shmsim.policy_file import read_policy
+
     policies = tuple(
         read_policy(Path(text)) if text.endswith(".json") else parse_policy(text) for text in texts
     )

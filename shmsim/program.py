@@ -22,9 +22,9 @@ from importlib.metadata import version
 from pathlib import PurePath
 from typing import Annotated, Any, Final, NamedTuple, ParamSpec
 
-import numpy as np
 import typer
 from rich.logging import RichHandler
+from rich.text import Text
 
 from shmsim.console import console, details, diagnostics, errors
 
@@ -192,8 +192,9 @@ def _errors_explained() -> Iterator[None]:
     except (OSError, RuntimeError) as error:
         _explain("failed", error)
         raise typer.Exit(FAILURE) from None
-    except KeyboardInterrupt:
-        errors.print("interrupted; everything was stopped and cleaned up")
+    except KeyboardInterrupt as interrupt:
+        said = str(interrupt) or "everything was stopped and cleaned up"
+        errors.print(f"interrupted; {said}", markup=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -202,7 +203,7 @@ def _explain(what: str, error: Exception) -> None:
     if isinstance(error, OSError) and error.filename:
         text = f"{error.filename}: {text}"
     details.print(traceback.format_exc(), markup=False)
-    errors.print(f"[red]{what}:[/] " + text.replace("[", r"\["), soft_wrap=True)
+    errors.print(Text.assemble((f"{what}:", "red"), f" {text}"), soft_wrap=True)
 
 
 def plain(value: Any) -> Any:
@@ -227,7 +228,7 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, np.generic | np.ndarray):
+    if hasattr(value, "tolist"):  # of NumPy, which not every command has loaded
         return plain(value.tolist())
     if isinstance(value, PurePath):
         return str(value)
