@@ -171,7 +171,7 @@ def run_window(
         If they were not.
     """
     limit_s = plan.control_s if bell == VLLMS else math.inf
-    name = f"window {format_ns(window_ns)}, {bell} bell"
+    name = f"window {format_ns(window_ns)}, bell: {bell}"
     n_steps = stalls = 0
     longest_s = 0.0
     counted, used, started = engine.counters(), engine.usage(), time.monotonic()
