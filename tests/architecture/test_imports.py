@@ -46,3 +46,29 @@ def test_only_the_compiler_loads_numba():
 @pytest.mark.parametrize("module", ["worker", "scheduler", "run", "gpu_check"])
 def test_only_a_device_that_computes_loads_torch(module):
     assert "torch" not in loaded_by(f"realrun.{module}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "realrun --help",
+        "realrun doctor",
+        "realrun validate --help",
+        "shmsim --help",
+        "shmsim policies",
+        "shmsim tune --help",
+    ],
+)
+def test_a_command_that_asks_little_loads_nothing_slow(words):
+    """Each TAB starts the program, too."""
+    program, *arguments = words.split()
+    code = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+        f"from {program}.cli import app\n"
+        f"app({arguments})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stderr.split()}
+    assert program in loaded
+    assert not loaded & (ENGINES | {"distributed", "matplotlib", "pyarrow", "scipy"})

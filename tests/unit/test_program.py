@@ -363,11 +363,3 @@ def test_a_shell_is_offered_commands_options_and_values(words, offered):
     }
     done = CliRunner().invoke(APPS[program], [], env=environment, prog_name=program)
     assert offered in done.stdout.split()
-
-
-def test_shmsim_imports_nothing_slow_before_it_is_needed():
-    """Each TAB starts the program."""
-    slow = "distributed", "matplotlib", "numba", "scipy.ndimage", "scipy.optimize", "scipy.stats"
-    code = f"import sys, shmsim.cli; print(*set({slow}) & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
