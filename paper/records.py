@@ -74,27 +74,14 @@ class Records:
         """A stored profile."""
         return MachineProfile.read(self.root.joinpath(*path))
 
-    def summary(self, name: str, before: str) -> dict[str, Any]:
-        """The figures that an experiment says a text may quote.
+    def summary(self, name: str) -> dict[str, Any]:
+        """The figures that an experiment says a text may quote."""
+        (found,) = read_json(self._record(name))["summary"].values()
+        return dict(found)
 
-        Parameters
-        ----------
-        name
-            Of the experiment.
-        before
-            The file in its results that held them before there was one runner for all.
-        """
-        path = self._record(name)
-        if path.exists():
-            (found,) = read_json(path)["summary"].values()
-            return dict(found)
-        return dict(self.read(name, "results", before))
-
-    def plan(self, name: str, before: str) -> dict[str, Any]:
-        """The resolved config of an experiment; parameters as of `summary`."""
-        path = self._record(name)
-        stored = read_json(path) if path.exists() else self.read(name, "results", before)
-        return dict(stored["plan"])
+    def plan(self, name: str) -> dict[str, Any]:
+        """The resolved config of an experiment."""
+        return dict(read_json(self._record(name))["plan"])
 
     def contents(self, name: str) -> dict[str, Any]:
         """What the cells of an experiment found, by their names; skipped ones are left out."""

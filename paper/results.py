@@ -242,7 +242,7 @@ def _handoff(records: Records) -> Texts:
 
 
 def _seed_cells(records: Records) -> Texts:
-    summary = records.summary("02_seed_cells", "seed_cells.json")
+    summary = records.summary("02_seed_cells")
     fit, control = summary["fit"], summary["control"]
     found = {
         "seed_cells/host_scale": wording.number(fit["host_scale"], 2),
@@ -258,13 +258,13 @@ def _seed_cells(records: Records) -> Texts:
 
 
 def _live(records: Records) -> Texts:
-    summary = records.summary("11_live_vllm_order", "live_vllm_order.json")
+    summary = records.summary("11_live_vllm_order")
     found = {
         f"live/{order['table']}/{order['quantity']}/{key}": str(order[key])
         for order in summary["orders"]
         for key in ("n_right", "n_pairs")
     }
-    arms = records.plan("11_live_vllm_order", "live_vllm_order.json")["tp1"]["arms"]
+    arms = records.plan("11_live_vllm_order")["tp1"]["arms"]
     for world, rows in (("predicted", summary["predicted"]["tp1"]), ("measured", arms)):
         base, parked = (_middle(rows[arm]["ms"]) for arm in ("default 1 s", "park"))
         found[f"live/tp1/parking_costs/{world}"] = f"{wording.number(parked - base, 2)}\\,ms"
@@ -280,7 +280,7 @@ def _middle(values: float | list[float]) -> float:
 
 
 def _h200(records: Records) -> Texts:
-    summary = records.summary("12_h200_tables", "h200_tables.json")
+    summary = records.summary("12_h200_tables")
     rows = [row for row in summary["rows"] if not row["is_fitted"]]
     errors = [abs(row["error"]) for row in rows]
     n_missing = sum(error > _ROW_MARGIN for error in errors)
@@ -316,7 +316,7 @@ def _closed_by(policies: Mapping[str, Any]) -> Callable[[str], float]:
 
 
 def _ablations(records: Records) -> Texts:
-    summary = records.summary("05_stepahead_ablations", "record.json")
+    summary = records.summary("05_stepahead_ablations")
     ratio = summary["decode"]["machine"]["spin"]["tpot_ratio"][0]
     return {"ablations/decode/over_spin": wording.percent(1 / ratio - 1, 1, signed=True)}
 

@@ -203,7 +203,7 @@ def _with_range(middle: float, low: float, high: float) -> str:
 
 def _seed_cells(records: Records) -> str:
     """The seed's cells: which were fitted, and what became of the others."""
-    intervals = records.summary("02_seed_cells", "seed_cells.json")["intervals"]
+    intervals = records.summary("02_seed_cells")["intervals"]
     labels = (
         ("tpot/sync_spin", "TPOT, sync, spinning (fitted)"),
         ("tpot/sync_wait", "TPOT, sync, asleep on a socket (fitted)"),
@@ -234,7 +234,7 @@ def _h200(records: Records) -> str:
     titles = {"batch_2": "batch 2", "batch_64": "batch 64", "eight_readers": "eight readers"}
     rows: list[list[str]] = []
     last = ""
-    for row in records.summary("12_h200_tables", "h200_tables.json")["rows"]:
+    for row in records.summary("12_h200_tables")["rows"]:
         title = titles[row["table"]] if row["table"] != last else ""
         if last and title:
             rows.append([])
@@ -267,8 +267,8 @@ def _total(figures: dict[str, float]) -> float:
 
 def _live(records: Records) -> str:
     """The arms of a live vLLM: measured, and what the model says."""
-    summary = records.summary("11_live_vllm_order", "live_vllm_order.json")
-    plan = records.plan("11_live_vllm_order", "live_vllm_order.json")
+    summary = records.summary("11_live_vllm_order")
+    plan = records.plan("11_live_vllm_order")
     rows: list[list[str]] = []
     for table, label in (("tp1", "one worker"), ("tp2", "two workers")):
         if rows:
@@ -339,7 +339,7 @@ def _closed(by_price: dict[str, Any]) -> str:
 
 def _stalls(records: Records) -> str:
     """Share of messages that a lossy bell left to a recheck, by window and gap."""
-    found = records.summary("07_lost_wakeups", "record.json")["stall_share"]["lossy"]
+    found = records.summary("07_lost_wakeups")["stall_share"]["lossy"]
     cells = {tuple(name.removeprefix("window ").split(", gap ")): s for name, s in found.items()}
     windows = dict.fromkeys(window for window, _ in cells)
     gaps = dict.fromkeys(gap for _, gap in cells)

@@ -288,11 +288,11 @@ def _validate_grid(
             lambda done, total, label: bar.show(f"{done}/{total} {label}", done / total),
         )
     print_table(results)
-    console.print(summary(results), soft_wrap=True)
+    console.print(summary(results), markup=False, soft_wrap=True)
     write_record(out / "grid.json", results, [profile])
     if claims_path is not None:
         write_claims(claims_path, machine_facts(), claims(results))
-    console.print(f"results: {out} (grid.json, records of every run)")
+    console.print(f"results: {out} (grid.json, records of every run)", markup=False)
     return Output({"folder": out, **json.loads((out / "grid.json").read_text())})
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from realrun.equivalence import Verdict
@@ -57,7 +58,7 @@ def grid_table(results: list[CellResult]) -> Table:
         for result in group:
             tpot, itl, cpu = (result.worst(quantity) for quantity in QUANTITIES)
             table.add_row(
-                result.cell.name,
+                escape(result.cell.name),
                 f"{tpot.measured / MS:.3f}",
                 _error(tpot),
                 f"{100 * tpot.spread:.1f}",
