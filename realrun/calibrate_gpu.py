@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from realrun.cuda.ends import KINDS
 from realrun.cuda.facts import place_notes, visible_as
 from realrun.cuda.parts import Reported, Reports
 from realrun.host import usable_cores
@@ -297,10 +296,3 @@ def clock_fell(before: dict[str, str], after: dict[str, str]) -> str:
     except (KeyError, ValueError):
         return ""
     return f"from {was:g} to {now:g} MHz" if now < _FELL * was else ""
-
-
-def ways_measured(profile: MachineProfile) -> list[str]:
-    """In which ways this profile knows what waiting for its device costs; the first one first."""
-    gpu = profile.machine.get("gpu", {})
-    missing = gpu.get("rests", {"not_observed": dict.fromkeys(KINDS)})["not_observed"]
-    return [way for way in (*_FIRST_WAYS, "query", "sync") if way not in missing]

@@ -82,7 +82,7 @@ def gpu_check_command(
     for note in gpu_notes(MachineProfile.read(out / "profile.json")):
         diagnostics.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
     console.print(spent_sentence(found), soft_wrap=True)
-    console.print(f"results: {out}")
+    console.print(f"results: {out}", markup=False)
     data = {"folder": out, "claims": claims_found, **json.loads((out / "found.json").read_text())}
     holds = not found.failures and all(claim.holds for claim in claims_found)
     return Output(data, holds)

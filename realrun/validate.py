@@ -233,8 +233,12 @@ def predict(
             "each run, and the model as for an echo device; name the policy, such as "
             'device_wait = "spin"'
         )
-    if config.device.computes:
+    if config.device.kind == "cuda":
         profile = profile.at_device(config.device.observe)
+    elif (
+        config.device.computes
+    ):  # on the CPU, where a GPU's launches and waits cost nobody anything
+        profile = profile.without_device()
     return simulate(on_this_box(config), policy, profile, replication)
 
 

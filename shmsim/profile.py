@@ -195,6 +195,11 @@ class MachineProfile:
             costs["launch"] = launch
         return replace(self, costs=costs)
 
+    def without_device(self) -> "MachineProfile":
+        """The same without what a GPU costs: what is waited for costs what the box does."""
+        costs = {n: curve for n, curve in self.costs.items() if not n.startswith(AT_DEVICE)}
+        return replace(self, costs=costs | {"device_return": self.costs["device_return"]})
+
     def costs_of_policy(self, name: str) -> dict[str, Distribution]:
         """``"plan"`` and ``"after"`` of a policy class; of one not measured, the dearest's."""
         found = self.policy_costs.get(name)

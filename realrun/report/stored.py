@@ -149,7 +149,10 @@ def read_grid_results(folder: Path) -> StoredGrid:
         )
         _check_machine(content)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is no result of a grid: {error!r}") from None
+        raise ValueError(
+            f"{path} is no result of a grid of this version: {error!r}; run "
+            "'realrun validate --grid' again with the same folder, which keeps its runs"
+        ) from None
     if not findings:
         raise ValueError(f"{path} holds no finding; run 'realrun validate --grid' again")
     return StoredGrid(folder, content, findings, profiles)

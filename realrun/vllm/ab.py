@@ -21,6 +21,8 @@ from realrun.vllm.generate import engine_arguments, write_tiny_model
 REFERENCE: Final = "vllm"
 CONTROL_ARM: Final = "vllm again"
 RECORDING: Final = "vllm recorded"  #: vLLM's own waiting, while the recorder writes
+#: What the engine says, in the folder of a comparison.
+LOG: Final = "vllm.log"
 MARGIN: Final = 0.03
 QUIET_CORES: Final = 0.1  #: more than this of others disturbs
 _MOST_TRIES: Final = 3
@@ -183,7 +185,7 @@ def run(
             environment,
         )
         progress(len(blocks), total, f"start {start + 1}: vLLM loads")
-        with Engine(setup, out / "vllm.log") as engine:
+        with Engine(setup, out / LOG) as engine:
             plan = plan._replace(asynchronous=engine.asynchronous)
             engine.generate(plan.streams, WARM_TOKENS)
             for _ in range(plan.rounds):

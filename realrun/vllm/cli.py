@@ -68,7 +68,7 @@ def import_command(
         (out / "config.toml").write_text(engine_config(facts, len(usable_cores())))
     found = shares(traces)
     console.print(shares_table(found))
-    console.print(f"{len(records.steps)} steps: {out} (records, timeline.json.gz)")
+    console.print(f"{len(records.steps)} steps: {out} (records, timeline.json.gz)", markup=False)
     return Output({"folder": out, "steps": len(records.steps), "shares": found})
 
 
@@ -214,7 +214,7 @@ def ab_command(
         claims += prediction_claims(plan, predictions)
     if claims_path is not None:
         write_claims(claims_path, {**stored.machine, "engine": version}, claims)
-    console.print(f"{version}; results: {out}", soft_wrap=True)
+    console.print(f"{version}; results: {out}", markup=False, soft_wrap=True)
     return Output(
         {
             "folder": out,

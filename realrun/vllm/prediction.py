@@ -16,7 +16,7 @@ from realrun.equivalence import Estimate
 from realrun.validate import predict
 from realrun.vllm.ab import CONTROL_ARM, RECORDING, Block
 from realrun.vllm.model import EngineFacts, engine_config, engine_facts, engine_profile
-from realrun.vllm.stored import TRACE_FOLDER, Stored, arm_policies, has_records
+from realrun.vllm.stored import PREDICTIONS, TRACE_FOLDER, Stored, arm_policies, has_records
 from realrun.vllm.traces import read_traces
 from shmsim.config import RunConfig, parse_config
 from shmsim.metrics import cores_of, summarize
@@ -24,7 +24,6 @@ from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
 from shmsim.units import S
 
-PREDICTIONS: Final = "predictions.json"
 _REPLICATIONS: Final = 3  # of each arm and start, with random numbers of their own
 Progress = Callable[[int, int, str], None]
 

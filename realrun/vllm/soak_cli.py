@@ -76,7 +76,7 @@ def soak_command(
     claims = soak_claims(plan, found)
     if claims_path is not None:
         write_claims(claims_path, {**machine_facts(), "engine": version}, claims)
-    console.print(f"{version}; results: {out}", soft_wrap=True)
+    console.print(f"{version}; results: {out}", markup=False, soft_wrap=True)
     return Output(
         {"folder": out, "engine": version, "windows": found, "claims": claims},
         holds=all(claim.holds for claim in claims),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from realrun.host import machine_facts
-from realrun.vllm.ab import CONTROL_ARM, RECORDING, REFERENCE, Block, Plan
+from realrun.vllm.ab import CONTROL_ARM, LOG, RECORDING, REFERENCE, Block, Plan
 from realrun.vllm.arms import WINDOW
 from realrun.vllm.control import Counters
 from realrun.vllm.trace import SUFFIX
@@ -21,6 +21,7 @@ from shmsim.wait import WaitPolicy
 
 TRACE_FOLDER: Final = "trace"
 PROFILE: Final = "profile.json"
+PREDICTIONS: Final = "predictions.json"
 _CELLS: Final = "tp*.json"
 _ARMS: Final = "arm*.json"
 _TRACES: Final = f"{TRACE_FOLDER}/start*/*{SUFFIX}"
@@ -46,8 +47,21 @@ class Stored(NamedTuple):
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier comparison left here, so that nobody takes it for part of the next."""
-    for pattern in _CELLS, _ARMS, _TRACES:
+    """Remove what an earlier comparison left here, so that nobody takes it for part of the next.
+
+    Raises
+    ------
+    ValueError
+        If there are policy files, and nothing says that they are those of a comparison.
+    """
+    ours = any(folder.glob(_CELLS)) or (folder / LOG).exists()
+    theirs = sorted(folder.glob(_ARMS))
+    if theirs and not ours:
+        raise ValueError(
+            f"{theirs[0]} is no file of an earlier comparison, and would be overwritten; name "
+            "another folder with --out"
+        )
+    for pattern in _CELLS, _ARMS, _TRACES, PROFILE, PREDICTIONS:
         for path in folder.glob(pattern):
             path.unlink()
 

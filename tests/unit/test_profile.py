@@ -260,3 +260,12 @@ def test_a_cost_that_is_optional_is_kept_and_missed_by_nobody(tmp_path):
     stored = json.loads((tmp_path / "with.json").read_text())["costs"]["h2d_registered"]
     assert stored["between"] == OPTIONAL_COSTS["h2d_registered"][1]
     assert "h2d_registered" not in MachineProfile.read(tmp_path / "without.json").costs
+
+
+def test_what_a_gpu_costs_can_be_left_out_and_nothing_else():
+    profile = MachineProfile.shipped("h200")
+    plain = profile.without_device()
+    left_out = set(profile.costs) - set(plain.costs)
+    assert "device_wake_latency" in left_out
+    assert all(name.startswith("device_") for name in left_out)
+    assert set(COSTS) - {"plan", "after"} <= set(plain.costs)

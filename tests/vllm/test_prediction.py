@@ -6,7 +6,6 @@ import pytest
 
 from realrun.equivalence import Verdict
 from realrun.vllm.prediction import (
-    PREDICTIONS,
     Outcome,
     hold,
     mean_outcome,
@@ -14,7 +13,7 @@ from realrun.vllm.prediction import (
     write_predictions,
 )
 from realrun.vllm.prediction_report import prediction_claims, prediction_table
-from realrun.vllm.stored import TRACE_FOLDER, read_comparison
+from realrun.vllm.stored import PREDICTIONS, TRACE_FOLDER, read_comparison
 from shmsim.claims import read_claims, write_claims
 from shmsim.profile import MachineProfile
 from tests.vllm.comparisons import PLAN, TPOT_S, block_of, write_stored

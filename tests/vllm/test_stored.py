@@ -2,7 +2,14 @@
 
 import pytest
 
-from realrun.vllm.stored import PROFILE, arm_policies, clear, read_comparison, write_comparison
+from realrun.vllm.ab import LOG
+from realrun.vllm.stored import (
+    PREDICTIONS,
+    arm_policies,
+    clear,
+    read_comparison,
+    write_comparison,
+)
 from shmsim.policies import PRESETS, GraceThenPark
 from shmsim.units import MS
 from tests.vllm.comparisons import ARMS, PLAN, write_stored
@@ -39,9 +46,20 @@ def test_two_comparisons_in_one_folder_are_refused(tmp_path):
 def test_a_new_one_takes_nothing_over_and_removes_nothing_else(tmp_path):
     write_stored(tmp_path / "ab")
     (tmp_path / "ab" / "notes.txt").touch()
+    (tmp_path / "ab" / PREDICTIONS).touch()
     clear(tmp_path / "ab")
     left = {path.name for path in (tmp_path / "ab").rglob("*") if path.is_file()}
-    assert left == {PROFILE, "notes.txt"}
+    assert left == {"notes.txt"}
+
+
+def test_policy_files_that_are_of_no_comparison_are_not_overwritten(tmp_path):
+    mine = tmp_path / "arm1.json"
+    mine.touch()
+    with pytest.raises(ValueError, match=r"arm1\.json is no file of an earlier comparison"):
+        clear(tmp_path)
+    (tmp_path / LOG).touch()  # one that was interrupted
+    clear(tmp_path)
+    assert not mine.exists()
 
 
 def test_every_arm_is_a_policy_of_the_model(tmp_path):
