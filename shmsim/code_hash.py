@@ -4,12 +4,13 @@ It is made of what was imported, not of a file that may hold something else by n
 helpers in other files. Compiled code and the results of a policy of one's own are named after it.
 """
 
+import dis
 import enum
 import hashlib
 import inspect
 import reprlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
@@ -21,6 +22,11 @@ LIBRARIES: Final = frozenset({"llvmlite", "numba", "numpy", "scipy", *sys.stdlib
 _GENERATED: Final = frozenset(
     {"_abc_impl", "_asdict", "_field_defaults", "_fields", "_make", "_replace"}
 )
+#: Methods that a NamedTuple is given.
+_GENERATED_METHODS: Final = frozenset(
+    {"__getnewargs__", "__new__", "__repr__", "_asdict", "_make", "_replace"}
+)
+_IMPORT: Final = dis.opmap["IMPORT_NAME"]
 #: What never changes, and whose text says what it is.
 _PLAIN: Final = (
     bool, int, float, complex, str, bytes, frozenset, np.generic, np.dtype, np.ufunc,
@@ -100,7 +106,9 @@ class CodeHash:
 
     def _add_function(self, function: FunctionType) -> None:
         self.note(f"function {function.__module__}.{function.__qualname__}")
-        if self._is_known(function.__module__) or self._again(function):
+        # functools.wraps lets a wrapper of one's own pass for a function of a library.
+        modules = (function.__module__, function.__globals__.get("__name__"))
+        if all(map(self._is_known, modules)) or self._again(function):
             return
         code = function.__code__
         self._add_code(code)
@@ -111,8 +119,29 @@ class CodeHash:
             if name in function.__globals__:
                 self.note(name)
                 self.add(function.__globals__[name], names)
+        for name, attributes, level in _imports_of(code):
+            self._add_import(function, name, attributes, level)
         for cell in function.__closure__ or ():
             self.add(cell.cell_contents, names)
+
+    def _add_import(
+        self, function: FunctionType, name: str, attributes: tuple[str, ...], level: int
+    ) -> None:
+        """Add what a function imports itself, as it will find it when it is called."""
+        if not level and _is_library(name):
+            return
+        names = names_of(function.__code__)
+        try:
+            module = __import__(name, function.__globals__, None, attributes, level)
+            found = [(each, getattr(module, each)) for each in attributes]
+        except (ImportError, AttributeError) as error:
+            raise TypeError(
+                f"{function.__qualname__} imports {'.' * level}{name}, of which nobody knows when "
+                f"it changes ({error}); import it at the top of the file"
+            ) from None
+        for each, value in found or [(name, module)]:
+            self.note(each)
+            self.add(value, names)
 
     def _add_code(self, code: CodeType) -> None:
         """Add what code does, but for what its names refer to."""
@@ -150,7 +179,7 @@ class CodeHash:
         for name, value in sorted(vars(kind).items()):
             own = getattr(value, "__func__", getattr(value, "fget", value))
             if isinstance(own, FunctionType):
-                if own.__module__ == kind.__module__:  # else it was generated
+                if not _is_generated(kind, name, own):
                     self.note(name)
                     self._add_function(own)
             elif not (is_enum or name.startswith("__") or name in (*fields, *_GENERATED)):
@@ -171,6 +200,12 @@ class CodeHash:
 
 def _is_library(module: str | None) -> bool:
     return module is not None and module.partition(".")[0] in LIBRARIES
+
+
+def _is_generated(kind: type[Any], name: str, method: FunctionType) -> bool:
+    """Whether a method says no more than the fields of its NamedTuple."""
+    makers = ("collections", f"namedtuple_{kind.__name__}")
+    return name in _GENERATED_METHODS and method.__globals__.get("__name__") in makers
 
 
 def _is_plain(value: Any) -> bool:
@@ -195,3 +230,15 @@ def names_of(code: CodeType) -> tuple[str, ...]:
         if isinstance(constant, CodeType):
             names.update(names_of(constant))
     return tuple(sorted(names))
+
+
+def _imports_of(code: CodeType) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    """What a function imports when it is called: module, names from it, dots before it."""
+    if _IMPORT in code.co_code[::2]:  # or it only looks so; to take code apart takes long
+        steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+        for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):
+            if step.opcode == _IMPORT:
+                yield step.argval, names.argval or (), level.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _imports_of(constant)

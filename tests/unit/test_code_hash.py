@@ -94,6 +94,113 @@ def test_a_helper_in_another_file_counts_unless_it_is_told_otherwise():
     assert name_of(more=other, is_told=told) == name_of(is_told=told)
 
 
+DECORATED = """
+from typing import NamedTuple
+import helpers
+
+class Wait(NamedTuple):
+    @helpers.decorated
+    def plan(self, ctx):
+        return 1
+"""
+TAKEN = DECORATED.replace("    @helpers.decorated\n", "").replace(
+    "def plan(self, ctx):\n        return 1", "plan = helpers.plan"
+)
+WITHOUT_WRAPS = """
+def more(x): return x
+def plan(self, ctx): return 1
+def decorated(function):
+    def wrapper(self, ctx):
+        return function(self, ctx) + 4
+    return wrapper
+"""
+AS_A_LIBRARY = WITHOUT_WRAPS.replace(
+    "    def wrapper",
+    "    import functools, math\n    @functools.wraps(math.fsum)\n    def wrapper",
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "more", "before", "after"),
+    [
+        (DECORATED, WITHOUT_WRAPS, "return 1\n", "return 2\n"),
+        (DECORATED, WITHOUT_WRAPS, "+ 4", "+ 5"),
+        (DECORATED, AS_A_LIBRARY, "+ 4", "+ 5"),
+        (TAKEN, WITHOUT_WRAPS, "return 1\n", "return 2\n"),
+    ],
+)
+def test_a_method_that_was_made_in_another_file_counts(source, more, before, after):
+    assert before in source + more
+    changed = [text.replace(before, after) for text in (source, more)]
+    assert name_of(source, more) == name_of(source, more)
+    assert name_of(*changed) != name_of(source, more)
+
+
+def test_what_a_named_tuple_is_given_does_not_count_but_what_takes_its_place_does():
+    own = SOURCE.replace(
+        "    def own", "    def __repr__(self):\n        return 'a'\n\n    def own"
+    )
+    assert name_of(own) != name_of()
+    assert name_of(own.replace("'a'", "'b'")) != name_of(own)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # it would pass for that of other source
+    yield tmp_path
+    forget()
+
+
+def forget():
+    for name in [name for name in sys.modules if name.partition(".")[0] == "lochelp"]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def name_of_importing(folder, how, what="f", value=1):
+    """Name of a function that imports something itself, from a module with this value."""
+    package = folder / "lochelp"
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").write_text("")
+    (package / "deep.py").write_text(f"def local():\n    return {value}\n")
+    forget()
+    names = {"__name__": "lochelp.made", "__package__": "lochelp"}
+    exec(f"def plan(self, ctx):\n    {how}\n    return {what}()\n", names)
+    found = CodeHash()
+    found.add(names["plan"])
+    return found.hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        ("from lochelp.deep import local", "local"),
+        ("from lochelp.deep import local as f", "f"),
+        ("from lochelp import deep", "deep.local"),
+        ("import lochelp.deep", "lochelp.deep.local"),
+        ("import lochelp.deep as f", "f.local"),
+        ("from .deep import local", "local"),
+        ("from . import deep", "deep.local"),
+        ("from math import floor\n    def f():\n        from .deep import local; local()", "f"),
+    ],
+)
+def test_what_a_function_imports_itself_counts(folder, how, what):
+    before = name_of_importing(folder, how, what)
+    assert name_of_importing(folder, how, what) == before
+    assert name_of_importing(folder, how, what, value=2) != before
+
+
+def test_a_library_that_a_function_imports_is_told_by_its_version(folder):
+    name_of_importing(folder, "from os import environ as f")  # which changes unseen
+
+
+@pytest.mark.parametrize("how", ["import not_there", "from lochelp.deep import not_there"])
+def test_an_import_that_cannot_be_followed_is_refused(folder, how):
+    with pytest.raises(TypeError, match=r"plan imports .*; import it at the top of the file"):
+        name_of_importing(folder, how)
+
+
 @pytest.mark.parametrize("value", ["[1]", "{'a': 1}", "{1}", "bytearray(2)", "object()", "Base()"])
 def test_what_may_change_unseen_is_refused(value):
     with pytest.raises(TypeError, match="nobody knows when it changes"):
