@@ -22,6 +22,8 @@ from shmsim.sweep.key import check_engine
 _CONNECT_S: Final = 10.0
 _PATIENCE_S: Final = 60.0
 _LOOK_EVERY_S: Final = 1.0
+#: Dask takes 0 s for no limit.
+_LEAST_WAIT_S: Final = 0.1
 _FAILED: Final = ("error", "cancelled")
 #: What an interrupt leaves: a task runs in a thread of its worker, and a thread cannot be stopped.
 _GOES_ON: Final = (
@@ -169,7 +171,7 @@ class Cluster:
         while True:
             left_s = max(until_s - time.monotonic(), 0.0)
             try:
-                self._client.wait_for_workers(1, timeout=left_s)
+                self._client.wait_for_workers(1, timeout=max(left_s, _LEAST_WAIT_S))
             except OSError:
                 raise self._nobody() from None
             answers = self._client.run(fingerprint, on_error="return")

@@ -266,6 +266,18 @@ def test_a_worker_that_dies_when_it_is_looked_at_is_one_worker_less(machines, tm
         assert list(cluster.map(square, str(tmp_path), range(2))) == [(0, 0), (1, 1)]
 
 
+def test_the_patience_with_a_worker_that_died_when_it_was_looked_at_ends(machines, tmp_path):
+    from distributed import Client
+
+    worker = machines.work(fatal_to_import(tmp_path / "fatal"))
+    with Client(machines.address, set_as_default=False) as client:
+        client.wait_for_workers(1, timeout=60)
+    # Looked at once, and then all of the patience is slept away.
+    with pytest.raises(ConnectionError, match="has had no worker that answers for 1 s"):
+        Cluster(machines.address, 1)
+    assert worker.wait(30) == 1
+
+
 def test_a_scheduler_that_is_killed_is_missed(machines, sweep_file, tmp_path):
     machines.work()
     process = start_map(machines.address, tmp_path, "square", 2)
