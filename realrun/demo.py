@@ -106,7 +106,8 @@ def run_demo(folder: Path, trace: Path | None) -> dict[str, Any]:
     took_s = time.monotonic() - started
     console.print(
         f"\ndone in {took_s:.0f} s; look at {folder / 'report.html'}, "
-        f"edit {config} and run any of the commands above again",
+        f"edit {config} and run any of the commands above again; what your engine can be told: "
+        f"shmsim export {policy} --engine vllm -p {profile} -c {config}",
         markup=False,
     )
     return {

@@ -168,7 +168,10 @@ def load_policies(texts: list[str]) -> tuple["NamedPolicy", ...]:
     )
     names = [policy.name for policy in policies]
     if len(set(names)) < len(names):
-        raise ConfigError(f"two policies have the same name among {', '.join(names)}")
+        raise ConfigError(
+            f"two policies have the same name among {', '.join(names)}; give one another, by "
+            'name=... behind its kind, or as "name" in its file'
+        )
     for policy in policies:
         details.print(f"policy {policy.name}: {policy.policy}", markup=False, soft_wrap=True)
     return policies

@@ -20,7 +20,10 @@ from typer.testing import CliRunner
 from realrun.cli import app as realrun_app
 from realrun.vllm.control import Control
 from shmsim.cli import app as shmsim_app
-from shmsim.console import console, details, diagnostics
+from shmsim.config import ConfigError, NamedPolicy
+from shmsim.console import console, details, diagnostics, load_policies
+from shmsim.policies import Park
+from shmsim.policy_file import write_policy
 from shmsim.program import EXIT_CODES, Output, Program, plain
 from tests.report_folders import records_of, write_validation
 from tests.vllm.comparisons import write_stored
@@ -363,3 +366,18 @@ def test_a_shell_is_offered_commands_options_and_values(words, offered):
     }
     done = CliRunner().invoke(APPS[program], [], env=environment, prog_name=program)
     assert offered in done.stdout.split()
+
+
+def test_two_policies_of_one_name_are_told_apart_by_a_name(tmp_path):
+    for file in ("first.json", "second.json"):
+        write_policy(tmp_path / file, NamedPolicy("tuned", Park()), {})
+    files = [str(tmp_path / file) for file in ("first.json", "second.json")]
+    with pytest.raises(ConfigError, match=r'among tuned, tuned; give one another, .*"name" in its'):
+        load_policies(files)
+    text = Path(files[1]).read_text()
+    Path(files[1]).write_text(text.replace('"tuned"', '"other"'))
+    assert [named.name for named in load_policies([*files, "Park:name=third"])] == [
+        "tuned",
+        "other",
+        "third",
+    ]
