@@ -204,5 +204,34 @@ def verdict(validation: Validation, winner: str, reference: str) -> str:
         f"On this box, with this workload: {winner} {effect} and {words} the time per output "
         f"token{certainty}. Predicted: {saved['simulated']:.2f} cores saved, "
         f"{100 * added['simulated']:+.1f} % TPOT. "
-        f"The scheduler sees a reply {delay:.1f} µs after it was published (median)."
+        f"The scheduler sees a reply {delay:.1f} µs after it was published (median). "
+        f"{_at_the_price(validation, winner, reference)}"
     )
+
+
+def _at_the_price(validation: Validation, winner: str, reference: str) -> str:
+    """What all that was measured costs at the config's price of delay, and who costs least.
+
+    Cores, and the price times the share by which a token takes longer than with the reference: who
+    reads only of the cores saved would take a policy that another one beats.
+    """
+    price, n_workers = validation.config.delay_price, validation.config.engine.workers
+    tokens = {name: validation.compare(name, "tpot_p50_ns") for name in validation.policy_names}
+    reference_ns = tokens[reference].measured
+    costs = {
+        name: validation.compare(name, "scheduler_cores").measured
+        + n_workers * validation.compare(name, "worker_cores").measured
+        + price * (token.measured / reference_ns - 1)
+        for name, token in tokens.items()
+    }
+    best = min(costs, key=lambda name: costs[name])
+    told = (
+        f"Weighed at {price:g} cores for the whole critical path (run.delay_price), {winner} costs "
+        f"{costs[winner]:.2f} cores and {reference} {costs[reference]:.2f}"
+    )
+    if best == winner:
+        return f"{told}; nothing here costs less."
+    noise = price * max(tokens[name].spread for name in (winner, best)) / reference_ns
+    unsure = costs[winner] - costs[best] <= noise and validation.config.repeats > 1
+    hint = f", which is within the noise of {noise:.2f}" if unsure else ""
+    return f"{told}; least costs {best}, {costs[best]:.2f}{hint}."

@@ -1,0 +1,54 @@
+"""What the demo and a validation say in words: never that a policy is best which another beats."""
+
+from dataclasses import replace
+
+from realrun.tables import verdict
+from realrun.validate import Outcome, Validation
+from shmsim.config import NamedPolicy, RunConfig
+from shmsim.metrics import Quantiles, Summary
+from shmsim.policies import PRESETS
+from tests.toy import toy_profile
+
+
+def outcome(world, name, repeat, tpot_ms, cores):
+    flat = Quantiles(1, tpot_ms * 1e6, tpot_ms * 1e6, tpot_ms * 1e6)
+    summary = Summary(flat, flat, flat, flat, cores, 0.0, 1.0, 1.0, 1.0, 1.0, 1)
+    return Outcome(world, name, repeat, summary, 0.0, 300.0)
+
+
+def validation(figures, repeats=2, price=10.0):
+    """Worlds that agree; TPOT in ms and the scheduler's cores by policy, with a hair of noise."""
+    config = replace(
+        RunConfig(),
+        policies=tuple(NamedPolicy(name, PRESETS["park"]) for name in figures),
+        repeats=repeats,
+        delay_price=price,
+    )
+    outcomes = [
+        outcome(world, name, repeat, tpot_ms + 0.004 * repeat, cores)
+        for name, (tpot_ms, cores) in figures.items()
+        for world in ("model", "machine")
+        for repeat in range(repeats)
+    ]
+    return Validation(config, toy_profile(), tuple(outcomes))
+
+
+DEMO = {"spin": (2.074, 1.0), "park": (2.180, 0.06), "tuned": (2.174, 0.12)}
+
+
+def test_a_policy_that_another_one_beats_is_not_praised_alone():
+    words = verdict(validation({**DEMO, "park": (2.120, 0.06)}), "tuned", "spin")
+    assert "tuned saves 0.88 of the 1.00 cores that spin burns" in words
+    assert "adds 4.8 % to the time per output token" in words
+    assert "tuned costs 0.60 cores and spin 1.00; least costs park, 0.28." in words
+
+
+def test_where_the_noise_is_larger_than_the_difference_it_says_so():
+    words = verdict(validation(DEMO, repeats=12), "tuned", "spin")
+    assert "tuned costs 0.60 cores and spin 1.00; least costs park, 0.57, which is within" in words
+
+
+def test_the_cheapest_is_told_to_be_and_the_price_is_that_of_the_config():
+    words = verdict(validation(DEMO, price=100.0), "spin", "spin")
+    assert "at 100 cores for the whole critical path" in words
+    assert "nothing here costs less" in words
