@@ -166,24 +166,13 @@ def is_hit(validation: Validation, policy: str) -> bool:
 
 def verdict(validation: Validation, winner: str, reference: str) -> str:
     """Say in plain words what a policy does on this box, measured and predicted."""
-    engine = validation.config.engine
-    n_waiters = 1 + engine.workers
-    cores, tpot = {}, {}
-    for name in (winner, reference):
-        scheduler = validation.compare(name, "scheduler_cores")
-        worker = validation.compare(name, "worker_cores")
-        token = validation.compare(name, "tpot_p50_ns")
-        for world in ("simulated", "measured"):
-            cores[name, world] = getattr(scheduler, world) + engine.workers * getattr(worker, world)
-            tpot[name, world] = getattr(token, world)
-    left, before = cores[winner, "measured"], cores[reference, "measured"]
-    saved = {w: cores[reference, w] - cores[winner, w] for w in ("simulated", "measured")}
-    added = {w: tpot[winner, w] / tpot[reference, w] - 1 for w in ("simulated", "measured")}
-    noise = max(
-        validation.compare(name, "tpot_p50_ns").spread
-        / validation.compare(name, "tpot_p50_ns").measured
-        for name in (winner, reference)
-    )
+    n_waiters = 1 + validation.config.engine.workers
+    worlds = ("simulated", "measured")
+    tpot = {name: validation.compare(name, "tpot_p50_ns") for name in (winner, reference)}
+    left, before = (validation.cores(name, "measured") for name in (winner, reference))
+    saved = {w: validation.cores(reference, w) - validation.cores(winner, w) for w in worlds}
+    added = {w: getattr(tpot[winner], w) / getattr(tpot[reference], w) - 1 for w in worlds}
+    noise = max(token.spread / token.measured for token in tpot.values())
     change = added["measured"]
     words = f"adds {100 * change:.1f} % to" if change >= 0 else f"takes {-100 * change:.1f} % off"
     certainty = (
@@ -215,13 +204,11 @@ def _at_the_price(validation: Validation, winner: str, reference: str) -> str:
     Cores, and the price times the share by which a token takes longer than with the reference: who
     reads only of the cores saved would take a policy that another one beats.
     """
-    price, n_workers = validation.config.delay_price, validation.config.engine.workers
+    price = validation.config.delay_price
     tokens = {name: validation.compare(name, "tpot_p50_ns") for name in validation.policy_names}
     reference_ns = tokens[reference].measured
     costs = {
-        name: validation.compare(name, "scheduler_cores").measured
-        + n_workers * validation.compare(name, "worker_cores").measured
-        + price * (token.measured / reference_ns - 1)
+        name: validation.cores(name, "measured") + price * (token.measured / reference_ns - 1)
         for name, token in tokens.items()
     }
     best = min(costs, key=lambda name: costs[name])

@@ -122,6 +122,13 @@ class Validation:
         spread = (measured.max() - measured.min()) / 2
         return Comparison(float(simulated.mean()), float(measured.mean()), float(spread))
 
+    def cores(self, policy: str, world: str) -> float:
+        """CPU of scheduler and workers together; world is ``"simulated"`` or ``"measured"``."""
+        scheduler, worker = (self.compare(policy, f"{p}_cores") for p in ("scheduler", "worker"))
+        workers = self.config.engine.workers
+        total: float = getattr(scheduler, world) + workers * getattr(worker, world)
+        return total
+
     @property
     def policy_names(self) -> list[str]:
         """In the order of the config; those with at least one run in each world."""
@@ -235,9 +242,7 @@ def predict(
         )
     if config.device.kind == "cuda":
         profile = profile.at_device(config.device.observe)
-    elif (
-        config.device.computes
-    ):  # on the CPU, where a GPU's launches and waits cost nobody anything
+    elif config.device.computes:  # on the CPU: a GPU's launches and waits cost nobody anything
         profile = profile.without_device()
     return simulate(on_this_box(config), policy, profile, replication)
 

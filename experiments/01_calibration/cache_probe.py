@@ -47,16 +47,21 @@ def ns_per_line(n_bytes: int, rest_ns: int, *, spin: bool, n: int) -> float:
         os.sched_setaffinity(0, affinity)
 
 
+def spin_for(rest_ns: int) -> None:
+    """Look at the clock until a time is over."""
+    until_ns = time.monotonic_ns() + rest_ns
+    while time.monotonic_ns() < until_ns:
+        pass
+
+
 def _samples(n_bytes: int, rest_ns: int, spin: bool, n: int) -> list[float]:
     cycle, n_lines = random_cycle(n_bytes)
     samples = []
     for _ in range(n):
         for _ in range(3):
             chase(cycle, n_lines)
-        end_ns = time.monotonic_ns() + rest_ns
         if spin:
-            while time.monotonic_ns() < end_ns:
-                pass
+            spin_for(rest_ns)
         else:
             time.sleep(rest_ns / 1e9)
         started_ns = time.monotonic_ns()

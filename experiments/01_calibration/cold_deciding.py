@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from cache_probe import spin_for
 
 from realrun.bench import KNOWN, LAYOUT
 from realrun.host import exact_timers, machine_facts, usable_cores
@@ -45,7 +46,7 @@ def measure() -> dict[str, dict[str, list[float]]]:
             for _ in range(_WARM_UP):
                 _think(loop)
         for _ in range(N):
-            for how, rest in (("spinning", _spin), ("asleep", _sleep)):
+            for how, rest in (("spinning", spin_for), ("asleep", _sleep)):
                 for rest_ns in RESTS_NS:
                     for name, loop in loops.items():
                         for _ in range(3):  # hot, but for the rest that follows
@@ -73,12 +74,6 @@ def _timed(work: Callable[[], object]) -> int:
     started_ns = time.monotonic_ns()
     work()
     return time.monotonic_ns() - started_ns
-
-
-def _spin(rest_ns: int) -> None:
-    until_ns = time.monotonic_ns() + rest_ns
-    while time.monotonic_ns() < until_ns:
-        pass
 
 
 def _sleep(rest_ns: int) -> None:

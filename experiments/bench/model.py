@@ -200,7 +200,6 @@ def main() -> None:
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.runs or Path(name)
-        print("calibrating")
         profile = calibrated(folder / _profile_name(0), effort.replicates)
         found, records = measured(
             arguments.parts, lambda part: measure[part](effort, profile, folder)

@@ -35,6 +35,7 @@ def end_as_ctrl_c_does() -> None:
 def calibrated(path: Path, n_replicates: int) -> MachineProfile:
     """The profile of this machine as a file holds it, which is measured now if there is none."""
     if not path.exists():
+        print("calibrating")
         calibrate(n_replicates=n_replicates).write(path)
     return MachineProfile.read(path)
 

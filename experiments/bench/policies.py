@@ -209,7 +209,6 @@ def main() -> None:
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.runs or Path(name)
-        print("calibrating")
         profile = calibrated(folder / "profile.json", effort.replicates)
         found, records = measured(
             arguments.parts, lambda part: measure[part](effort, profile, folder)
