@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from shmsim.config import ConfigError, RunConfig, parse_config, parse_policy
+from shmsim.nearest import instead
 from shmsim.units import format_ns, parse_duration_ns
 
 _CELL_KEYS: Final = ("policy", "step", "jitter", "workers", "scheduling")
@@ -61,7 +62,7 @@ class Grid:
         known = {cell.name: cell for cell in self.cells}
         for name in names:
             if name not in known:
-                raise ConfigError(f"there is no cell {name!r}; the cells are {', '.join(known)}")
+                raise ConfigError(f"there is no cell {name!r}{instead(name, known)}")
         return replace(self, cells=tuple(known[name] for name in names))
 
 

@@ -28,6 +28,7 @@ from shmsim.console import (
     diagnostics,
     load_or_default,
     load_policies,
+    load_profile,
 )
 from shmsim.program import Output, Program
 from shmsim.units import US, format_ns
@@ -268,12 +269,11 @@ def _validate_grid(
     from realrun.grid import run_grid
     from realrun.grid_report import claims, print_table, summary, write_record
     from shmsim.config import ConfigError
-    from shmsim.profile import MachineProfile
 
     grid = read_grid(path)
     if names:
         grid = grid.only(names)
-    profile = MachineProfile.read(profile_path)
+    profile = load_profile(profile_path)
     if profile.machine.get("replicates", N_REPLICATES) < N_THOROUGH:
         raise ConfigError(
             f"{profile_path} is no thorough profile, so that its own noise would count as the "
@@ -347,9 +347,7 @@ def _show(name: str, value: object) -> str:
 
 def _profile_for(config: "RunConfig", path: Path) -> "MachineProfile":
     """Read the profile of a real run, and say what will set the run apart from the model."""
-    from shmsim.profile import MachineProfile
-
-    profile = MachineProfile.read(path)
+    profile = load_profile(path)
     _say_what_differs(profile)
     _say_what_oversubscription_means(config)
     return profile

@@ -24,11 +24,11 @@ from shmsim.console import (
     console,
     load_or_default,
     load_policies,
+    load_profile,
 )
 from shmsim.export import cli as export_cli
 from shmsim.policies import POLICIES, PRESETS, SOURCES
 from shmsim.policies.parameters import parameters_of
-from shmsim.profile import COSTS, MachineProfile
 from shmsim.program import Output, Program
 from shmsim.provenance import MARKS
 from shmsim.tuner import GOAL, parse_goal
@@ -36,6 +36,7 @@ from shmsim.units import format_ns
 from shmsim.wait import WaitPolicy
 
 if TYPE_CHECKING:
+    from shmsim.profile import MachineProfile
     from shmsim.sim.cluster import Cluster
     from shmsim.stats.estimate import Estimate
 
@@ -121,7 +122,7 @@ def simulate_command(
     from shmsim.sim.sweep import engine_that_pays, steps_of
 
     config = load_or_default(config_path)
-    profile = MachineProfile.read(profile_path)
+    profile = load_profile(profile_path)
     policies = load_policies(policy) if policy else config.policies
     found: dict[str, dict[str, Estimate]] = {}
     with Bar() as bar:
@@ -193,7 +194,7 @@ def tune_command(
     from shmsim.sim.tune_report import finalists_table, found_of, notes
 
     config = load_or_default(config_path)
-    profile = MachineProfile.read(profile_path)
+    profile = load_profile(profile_path)
     goal = parse_goal(goal_text)
     budget = QUICK if quick else FULL
     with Bar() as bar, _workers(cluster, jobs, bar) as workers:
@@ -315,13 +316,14 @@ def show_profile(
 ) -> Output:
     """Print the costs of a profile: medians with 95 % intervals and tails, and their sources."""
     from shmsim.inputs.shipped import shipped_names
+    from shmsim.profile import MachineProfile
 
     if list_shipped:
         shipped = {name: provenance(MachineProfile.shipped(name)) for name in shipped_names()}
         for name, text in shipped.items():
             console.print(f"{name}: {text}", markup=False)
         return Output({"shipped": shipped})
-    profile = MachineProfile.read(profile_path)
+    profile = load_profile(profile_path)
     console.print(profile_table(profile))
     for source in dict.fromkeys(profile.sources.values()):
         costs = [name for name, given in profile.sources.items() if given == source]
@@ -329,8 +331,10 @@ def show_profile(
     return Output(profile_data(profile))
 
 
-def provenance(profile: MachineProfile) -> str:
+def provenance(profile: "MachineProfile") -> str:
     """Say which machine a profile stands for, and how many of its costs were measured there."""
+    from shmsim.profile import COSTS
+
     marks = [profile.source_of(name).mark for name in COSTS]
     counts = ", ".join(f"{marks.count(mark)} {mark}" for mark in MARKS)
     return f"{profile.machine.get('cpu')}; of {len(marks)} costs {counts}"
@@ -384,7 +388,7 @@ def timeline_command(
     return Output({"timeline": out, "events": n_events})
 
 
-def profile_data(profile: MachineProfile) -> dict[str, Any]:
+def profile_data(profile: "MachineProfile") -> dict[str, Any]:
     """The costs of a profile as data, each with its source; nanoseconds."""
     costs = {
         name: {
@@ -409,7 +413,7 @@ def profile_data(profile: MachineProfile) -> dict[str, Any]:
     return {"machine": profile.machine, "measured_at": profile.measured_at, "costs": costs}
 
 
-def profile_table(profile: MachineProfile) -> Table:
+def profile_table(profile: "MachineProfile") -> Table:
     """Draw every cost of a profile."""
     machine = profile.machine
     table = Table(

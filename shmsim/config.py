@@ -4,7 +4,6 @@ Durations are strings with a unit, unknown keys are refused with the nearest kno
 value is checked where it is read: an error names the key, the value and what is allowed.
 """
 
-import difflib
 import logging
 import tomllib
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from shmsim.inputs.measured_steps import read_measured_steps
 from shmsim.inputs.step_table import read_step_table
 from shmsim.inputs.traces import FORMATS, read_workload
 from shmsim.message import largest_bytes
+from shmsim.nearest import did_you_mean, instead
 from shmsim.policies import POLICIES, PRESETS, check_parameters
 from shmsim.policies.parameters import RANGES, is_learnt
 from shmsim.roofline import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, RooflineStepTime
@@ -513,6 +513,7 @@ _SECTIONS: Final[dict[str, type[Any]]] = {
     "device": DeviceConfig,
     "payload": PayloadConfig,
 }
+_LISTER: Final = "shmsim policies"  # what lists all policies, which are many
 _RUN_KEYS: Final[dict[str, type]] = {"seed": int, "repeats": int, "delay_price": float, "pin": bool}
 
 
@@ -715,10 +716,7 @@ def parse_policy(text: str) -> NamedPolicy:
         return NamedPolicy(text, PRESETS[text])
     kind, _, rest = text.partition(":")
     if kind not in POLICIES:
-        known = [*PRESETS, *POLICIES]
-        raise ConfigError(
-            f"unknown policy {kind!r}{_nearest(kind, known)}; known are {', '.join(known)}"
-        )
+        raise ConfigError(f"unknown policy {kind!r}{instead(kind, (*PRESETS, *POLICIES), _LISTER)}")
     table: dict[str, Any] = {"kind": kind, "name": text}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
@@ -761,15 +759,11 @@ def policy_from_table(where: str, table: Any) -> NamedPolicy:
         _refuse_unknown(where, table, ["preset", "name"])
         if preset not in PRESETS:
             raise ConfigError(
-                f"{where}.preset {preset!r} is unknown{_nearest(preset, [*PRESETS])}; "
-                f"known are {', '.join(PRESETS)}"
+                f"{where}.preset {preset!r} is unknown{instead(preset, PRESETS, _LISTER)}"
             )
         return NamedPolicy(table.get("name", preset), PRESETS[preset])
     if kind not in POLICIES:
-        raise ConfigError(
-            f"{where}.kind {kind!r} is unknown{_nearest(kind, [*POLICIES])}; "
-            f"known are {', '.join(POLICIES)}"
-        )
+        raise ConfigError(f"{where}.kind {kind!r} is unknown{instead(kind, POLICIES, _LISTER)}")
     policy_type = POLICIES[kind]
     hints = get_type_hints(policy_type)
     fields = {_key(name): name for name in hints if not is_learnt(name)}
@@ -846,7 +840,7 @@ def _value(where: str, value: Any, kind: type) -> Any:
         if value not in allowed:
             raise ConfigError(
                 f"{shown} must be one of {', '.join(filter(None, allowed))}; got {value!r}"
-                + _nearest(str(value), list(allowed))
+                + did_you_mean(str(value), allowed)
             )
     elif allowed:
         _check_range(where, value, *allowed)
@@ -866,14 +860,6 @@ def _refuse_unknown(where: str, table: dict[str, Any], known: list[str]) -> None
     for key in table:
         if key not in known:
             full = f"{where}.{key}" if where else key
-            raise ConfigError(
-                f"unknown key {full}{_nearest(key, known, where)}; known are {', '.join(known)}"
-            )
-
-
-def _nearest(word: str, known: list[str], where: str = "") -> str:
-    # People write step_ns for step; the suffix must not hide the match.
-    close = difflib.get_close_matches(word.removesuffix("_ns"), known, 1, 0.5)
-    if not close:
-        return ""
-    return f"; did you mean {where + '.' if where else ''}{close[0]}?"
+            # People write step_ns for step; the suffix must not hide the match.
+            meant = did_you_mean(_key(key), known, f"{where}." if where else "")
+            raise ConfigError(f"unknown key {full}{meant}; known are {', '.join(known)}")

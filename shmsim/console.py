@@ -22,6 +22,7 @@ from shmsim.policies import POLICIES, PRESETS
 
 if TYPE_CHECKING:
     from shmsim.config import NamedPolicy, RunConfig
+    from shmsim.profile import MachineProfile
 
 _DRAW_EVERY_S = 1.0
 _SAY_EVERY_S = 5.0  # into a log, where a line cannot be redrawn
@@ -150,6 +151,21 @@ def load_or_default(path: Path | None) -> "RunConfig":
     config = load_config(path) if path is not None else RunConfig()
     details.print(f"config: {path or 'built in'}: {config}", markup=False, soft_wrap=True)
     return config
+
+
+def load_profile(path: Path) -> "MachineProfile":
+    """Read the profile that a command was given: a file, or the name of one that comes along.
+
+    Raises
+    ------
+    ValueError
+        If it is missing or damaged; names the nearest that there is.
+    """
+    from shmsim.profile import MachineProfile
+
+    if not path.suffix and path.parent == Path() and not path.exists():
+        return MachineProfile.shipped(str(path))
+    return MachineProfile.read(path)
 
 
 def load_policies(texts: list[str]) -> tuple["NamedPolicy", ...]:

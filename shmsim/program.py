@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Final, NamedTuple, ParamSpec
 
 import typer
@@ -27,6 +27,7 @@ from rich.logging import RichHandler
 from rich.text import Text
 
 from shmsim.console import console, details, diagnostics, errors
+from shmsim.nearest import did_you_mean_file
 
 DONE: Final = 0
 FAILURE: Final = 1
@@ -118,7 +119,8 @@ def _as_command(function: Callable[..., Output]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(*, as_json: bool, quiet: bool, verbose: bool, **arguments: Any) -> None:
-        with _speaking(as_json, quiet, verbose), _errors_explained():
+        paths = [value for value in arguments.values() if isinstance(value, Path)]
+        with _speaking(as_json, quiet, verbose), _errors_explained(paths):
             output = function(**arguments)
             if as_json:
                 text = json.dumps(plain(output.data), indent=1, allow_nan=False)
@@ -180,17 +182,23 @@ def _cpu_s() -> float:
 
 
 @contextlib.contextmanager
-def _errors_explained() -> Iterator[None]:
-    """Turn an expected error into one line on stderr and an exit code."""
+def _errors_explained(paths: list[Path]) -> Iterator[None]:
+    """Turn an expected error into one line on stderr and an exit code.
+
+    Parameters
+    ----------
+    paths
+        What the command was given: one that is missing may be misspelt.
+    """
     try:
         yield
     except (typer.Exit, BrokenPipeError):  # no failure of ours; typer ends quietly for the latter
         raise
     except ValueError as error:
-        _explain("error", error)
+        _explain("error", error, paths)
         raise typer.Exit(MISUSE) from None
     except (OSError, RuntimeError) as error:
-        _explain("failed", error)
+        _explain("failed", error, paths)
         raise typer.Exit(FAILURE) from None
     except KeyboardInterrupt as interrupt:
         said = str(interrupt) or "everything was stopped and cleaned up"
@@ -198,12 +206,28 @@ def _errors_explained() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _explain(what: str, error: Exception) -> None:
+def _explain(what: str, error: Exception, paths: list[Path]) -> None:
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, OSError) and error.filename:
         text = f"{error.filename}: {text}"
+    text += _meant(text, [*paths, *_missing(error)])
     details.print(traceback.format_exc(), markup=False)
     errors.print(Text.assemble((f"{what}:", "red"), f" {text}"), soft_wrap=True)
+
+
+def _missing(error: BaseException) -> Iterator[Path]:
+    """Files that were missing: who catches such an error writes a sentence of it, with its name."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, FileNotFoundError) and isinstance(cause.filename, str):
+            yield Path(cause.filename)
+        cause = cause.__context__
+
+
+def _meant(text: str, paths: list[Path]) -> str:
+    """Ask which file or folder was meant, where a text names one that is missing."""
+    asked = (did_you_mean_file(path) for path in paths if str(path) in text)
+    return next(filter(None, asked), "")
 
 
 def plain(value: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Final
 
 from shmsim.config import DeviceConfig
 from shmsim.inputs.catalog import load_model, model_names
+from shmsim.nearest import instead
 from shmsim.roofline import ModelGeometry
 
 #: A step takes about a millisecond on one CPU core; heads can be shared by two ranks.
@@ -42,9 +43,9 @@ def geometry_of(name: str) -> ModelGeometry:
     try:
         return load_model(name)
     except ValueError:
-        known = ", ".join([_TINY_NAME, *model_names()])
+        known = instead(name, [_TINY_NAME, *model_names()])
         raise ValueError(
-            f"unknown model {name!r}; known are {known}, or name a file that ends in .toml"
+            f"unknown model {name!r}{known}, or name a file that ends in .toml"
         ) from None
 
 

@@ -3,25 +3,23 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import numpy as np
 import typer
 from rich import box
 from rich.table import Table
 
-from shmsim.arena_sizing.growth import GROWTHS
-from shmsim.arena_sizing.payloads import Payloads, payloads_of, read_payloads
 from shmsim.arena_sizing.retention import HOLDS, CopyTime, Retention, retention_of
-from shmsim.arena_sizing.workloads import WORKLOADS, draw_payloads, named_workload
-from shmsim.console import Bar, complete_profile, console, load_or_default
-from shmsim.profile import MachineProfile
+from shmsim.arena_sizing.workloads import WORKLOADS, named_workload
+from shmsim.console import Bar, complete_profile, console, load_or_default, load_profile
 from shmsim.program import Output
 from shmsim.routing import MIB, VLLM_ARENA, ArenaPlan
 from shmsim.units import format_ns
 
 if TYPE_CHECKING:
+    from shmsim.arena_sizing.payloads import Payloads
     from shmsim.arena_sizing.replay import Usage
     from shmsim.arena_sizing.search import Sizing
     from shmsim.config import RunConfig
+    from shmsim.profile import MachineProfile
     from shmsim.records import StepRow
 
 _SHOWN_AFTER: Final = (10, 100, 1_000, 10_000, 100_000)
@@ -98,6 +96,7 @@ def arena_command(
     seed: Annotated[int, typer.Option("--seed", help="Of a named workload.")] = 1,
 ) -> Output:
     """Find slots and sizes of an arena."""
+    from shmsim.arena_sizing.draw import draw_payloads
     from shmsim.arena_sizing.replay import replay
     from shmsim.arena_sizing.search import smallest_arena
     from shmsim.records import RunRecords
@@ -106,7 +105,7 @@ def arena_command(
     if sum(given) > 1:
         raise ValueError("give one of --workload, --payloads and --records")
     config = load_or_default(config_path)
-    profile = MachineProfile.read(profile_path)
+    profile = load_profile(profile_path)
     thresholds = [round(mib * MIB) for mib in divert_mib]
     if min(thresholds) < 1:
         raise ValueError(f"--divert must be at least a byte, got {min(divert_mib)} MiB")
@@ -173,8 +172,12 @@ def _retention(config: "RunConfig", hold: str) -> Retention:
     )
 
 
-def _from_file(path: Path, config: "RunConfig", profile: MachineProfile, hold: str) -> Payloads:
+def _from_file(path: Path, config: "RunConfig", profile: "MachineProfile", hold: str) -> "Payloads":
     """Payloads of a file; hold times that it lacks are those of a prompt of one step."""
+    import numpy as np
+
+    from shmsim.arena_sizing.payloads import payloads_of, read_payloads
+
     table = read_payloads(path)
     if table.hold_ns is not None:
         return payloads_of(*table[:2], table.hold_ns)
@@ -188,8 +191,8 @@ def _from_file(path: Path, config: "RunConfig", profile: MachineProfile, hold: s
 
 
 def _from_steps(
-    steps: "list[StepRow] | None", config: "RunConfig", profile: MachineProfile
-) -> Payloads:
+    steps: "list[StepRow] | None", config: "RunConfig", profile: "MachineProfile"
+) -> "Payloads":
     """Payloads of a run; without one, of what the model makes of the config."""
     from shmsim.arena_sizing.steps import payloads_of_steps
     from shmsim.sim.run import simulate
@@ -206,8 +209,10 @@ def _from_steps(
     return payloads_of_steps(steps, payload, copy)
 
 
-def _what(payloads: Payloads, divert_bytes: int) -> str:
+def _what(payloads: "Payloads", divert_bytes: int) -> str:
     """Say what is to be handed over."""
+    import numpy as np
+
     offered = payloads.of_at_least(divert_bytes)
     text = (
         f"{payloads.n} payloads in {format_ns(payloads.span_ns)}, {offered.n} of them of at least "
@@ -260,7 +265,7 @@ def arena_table(plans: list[tuple[str, ArenaPlan, "Usage"]]) -> Table:
 
 
 def remarks(
-    plans: list[tuple[str, ArenaPlan, "Usage"]], payloads: Payloads, n_readers: int
+    plans: list[tuple[str, ArenaPlan, "Usage"]], payloads: "Payloads", n_readers: int
 ) -> list[str]:
     """What Erlang's formula says, and what is copied."""
     from shmsim.arena_sizing.copies import copies_of
@@ -316,8 +321,10 @@ def threshold_table(each: list["Sizing"], n_readers: int) -> Table:
     return table
 
 
-def growth_table(offered: Payloads) -> Table:
+def growth_table(offered: "Payloads") -> Table:
     """Draw what buffers that grow keep resident while payloads come."""
+    from shmsim.arena_sizing.growth import GROWTHS
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("one buffer that grows")
     after = [n for n in _SHOWN_AFTER if n <= offered.n]

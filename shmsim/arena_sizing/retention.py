@@ -1,9 +1,12 @@
 """How long a payload keeps its slot: its copy to the device, and the steps that still need it."""
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from shmsim.profile import MachineProfile
+from shmsim.nearest import did_you_mean
 from shmsim.steptime import StepTimeLaw
+
+if TYPE_CHECKING:
+    from shmsim.profile import MachineProfile
 
 #: Until when a slot is in use.
 HOLDS: Final = ("copied", "prefilled", "finished")
@@ -73,7 +76,10 @@ def retention_of(until: str, law: StepTimeLaw, chunk_tokens: int, n_decode: int)
         If ``until`` is unknown, or the law does not reach that far.
     """
     if until not in HOLDS:
-        raise ValueError(f"a slot is held until it is one of {', '.join(HOLDS)}; got {until!r}")
+        raise ValueError(
+            f"a slot is held until it is one of {', '.join(HOLDS)}; got {until!r}"
+            + did_you_mean(until, HOLDS)
+        )
     base_ns = law.mean_ns(1, 0, 0)
     per_token_ns = max(law.mean_ns(0, chunk_tokens, 0) - base_ns, 0.0) / chunk_tokens
     return Retention(until, chunk_tokens, law.mean_ns(n_decode, 0, 0), base_ns, per_token_ns)
@@ -95,7 +101,7 @@ class CopyTime(NamedTuple):
     source: str
 
     @classmethod
-    def of(cls, profile: MachineProfile, memory: str) -> "CopyTime":
+    def of(cls, profile: "MachineProfile", memory: str) -> "CopyTime":
         """From a profile.
 
         Raises

@@ -5,10 +5,16 @@ from typing import Annotated, Final
 
 import typer
 
-from shmsim.console import Bar, complete_policy, complete_profile, console, load_policies
+from shmsim.console import (
+    Bar,
+    complete_policy,
+    complete_profile,
+    console,
+    load_policies,
+    load_profile,
+)
 from shmsim.export.engines import GENERIC, engine_names, load_engine
-from shmsim.export.formats import FORMATS, render
-from shmsim.profile import MachineProfile
+from shmsim.export.formats import FORMATS, check_format, render
 from shmsim.program import Output
 from shmsim.units import parse_duration_ns
 
@@ -81,12 +87,11 @@ def export_command(
     from shmsim.export.pause import round_of
     from shmsim.export.report import Request, export
 
-    if form not in FORMATS:
-        raise ValueError(f"no format {form!r}; there are {', '.join(FORMATS)}")
+    check_format(form)  # before the model runs for nothing
     (wanted,) = load_policies([policy])
     known = load_engine(engine)
     rows = known if engine == GENERIC else known.at(engine_version or known.newest)
-    profile = MachineProfile.read(profile_path) if profile_path is not None else None
+    profile = load_profile(profile_path) if profile_path is not None else None
     request = Request(
         wanted,
         rows,

@@ -5,13 +5,13 @@ known to have it, and ``until``, the first that lacks it. Another setting is ano
 here knows the name of any.
 """
 
-import difflib
 import tomllib
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 from shmsim.export.idle import ParkWhenIdle
 from shmsim.export.version import parse_version
+from shmsim.nearest import instead
 from shmsim.wait import WaitPolicy
 
 #: Whoever has no settings of its own: a hand-off of yours, or an engine that is not listed.
@@ -200,10 +200,7 @@ class Engine(NamedTuple):
         rows = [row for row in load_engine(self.name).settings if row.name == name]
         if not rows:
             known = sorted({row.name for row in load_engine(self.name).settings})
-            raise ValueError(
-                f"{self.name} has no setting {name}{nearest(name, known)}; known are "
-                f"{', '.join(known) or 'none'}"
-            )
+            raise ValueError(f"{self.name} has no setting {name}{instead(name, known)}")
         when = " and ".join(
             f"from {row.since}" + (f" until before {row.until}" if row.until else " on")
             for row in rows
@@ -241,8 +238,7 @@ def load_engine(name: str) -> Engine:
     """
     if name not in engine_names():
         raise ValueError(
-            f"nobody looked up what engine {name!r} can be told"
-            f"{nearest(name, engine_names())}; known are {', '.join(engine_names())}"
+            f"nobody looked up what engine {name!r} can be told{instead(name, engine_names())}"
         )
     if name == GENERIC:
         return Engine(GENERIC, "", "0", "0", "", "", "", "", (), (), None, ())
@@ -340,11 +336,3 @@ def _policy(text: str) -> WaitPolicy:
     from shmsim.config import parse_policy  # slow to load, and the names of engines do without
 
     return ParkWhenIdle() if text == ParkWhenIdle.__name__ else parse_policy(text).policy
-
-
-def nearest(word: str, known: list[str]) -> str:
-    """Ask whether the nearest of the known words was meant; empty if none is near."""
-    close = difflib.get_close_matches(word.lower(), [k.lower() for k in known], 1, 0.5)
-    if not close:
-        return ""
-    return f"; did you mean {next(k for k in known if k.lower() == close[0])}?"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from shmsim.export.engines import Engine, Setting
+from shmsim.nearest import instead
 
 
 class Answer(NamedTuple):
@@ -119,6 +120,18 @@ FORMATS: Final[dict[str, Callable[[Answer], list[str]]]] = {
 }
 
 
+def check_format(form: str) -> None:
+    """Refuse what is no format.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name, with the nearest there is.
+    """
+    if form not in FORMATS:
+        raise ValueError(f"no format {form!r}{instead(form, FORMATS)}")
+
+
 def render(answer: Answer, form: str) -> str:
     """Write an answer: what is said about it as comments, then the lines to paste.
 
@@ -127,6 +140,5 @@ def render(answer: Answer, form: str) -> str:
     ValueError
         If there is no such format.
     """
-    if form not in FORMATS:
-        raise ValueError(f"no format {form!r}; there are {', '.join(FORMATS)}")
+    check_format(form)
     return "\n".join([*(f"# {line}" for line in answer.said), *FORMATS[form](answer)])

@@ -1,11 +1,11 @@
 """Model geometries and GPU datasheets that come with the package, each with its source."""
 
-import difflib
 import tomllib
 from importlib.resources import files
 from typing import Any
 
 from shmsim.inputs.rows import InputError
+from shmsim.nearest import instead
 from shmsim.provenance import Source
 from shmsim.roofline import GpuSheet, ModelGeometry
 
@@ -53,10 +53,7 @@ def source_of(kind: str, name: str) -> Source:
 def _entry(kind: str, name: str) -> dict[str, Any]:
     known = _read(kind)
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1, 0.5)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        what = kind.removesuffix("s")
-        raise InputError(f"unknown {what} {name!r}{hint}; known are {', '.join(known)}")
+        raise InputError(f"unknown {kind.removesuffix('s')} {name!r}{instead(name, known)}")
     return known[name]
 
 

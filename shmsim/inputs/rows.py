@@ -1,7 +1,6 @@
 """Rows of CSV and JSONL files, checked where they are read."""
 
 import csv
-import difflib
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator
@@ -10,6 +9,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from shmsim.nearest import did_you_mean
 from shmsim.units import S
 
 T = TypeVar("T")
@@ -188,12 +188,8 @@ def read_json(path: Path) -> Row:
 def missing(absent: Collection[str], found: Iterable[str]) -> str:
     """Say which columns are missing, and which of those there are come nearest."""
     there = [name for name in found if name]
-    near = [difflib.get_close_matches(name, there, 1, 0.5) for name in absent]
-    hints = [f"; did you mean {names[0]}?" for names in near if names]
-    return (
-        f"column {', '.join(absent)} is missing{hints[0] if hints else ''}; this has "
-        f"{', '.join(there) or 'none'}"
-    )
+    hint = next(filter(None, (did_you_mean(name, there) for name in absent)), "")
+    return f"column {', '.join(absent)} is missing{hint}; this has {', '.join(there) or 'none'}"
 
 
 def _object(text: str, where: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shmsim.distribution import QUANTILE_GRID, Curve, Distribution
+from shmsim.nearest import instead
 from shmsim.provenance import Source
 
 _LEVELS: Final = {
@@ -54,7 +55,7 @@ def read_shipped(name: str) -> Shipped:
     """
     if name not in shipped_names():
         raise ValueError(
-            f"no profile {name!r} comes with the package; there are {', '.join(shipped_names())}"
+            f"no profile {name!r} comes with the package{instead(name, shipped_names())}"
         )
     path = files("shmsim") / "data" / "profiles" / f"{name}.toml"
     return parse_shipped(tomllib.loads(path.read_text(encoding="utf-8")), name)

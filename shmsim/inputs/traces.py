@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from shmsim.inputs.mooncake import mooncake_requests
 from shmsim.inputs.rows import InputError, Loaded
 from shmsim.inputs.vllm import read_bench, read_request_log
+from shmsim.nearest import instead
 from shmsim.units import S
 from shmsim.workload import Request, Workload, read_trace
 
@@ -55,7 +56,7 @@ def read_workload(
     """
     name = trace_format or recognise(path)
     if name not in FORMATS:
-        raise InputError(f"unknown trace format {name!r}; known are {', '.join(FORMATS)}")
+        raise InputError(f"unknown trace format {name!r}{instead(name, FORMATS)}")
     notes: tuple[str, ...] = ()
     skipped: dict[str, int] = {}
     if name == "azure":

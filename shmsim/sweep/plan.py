@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from shmsim.config import NamedPolicy, RunConfig
 from shmsim.figures import FIGURES
+from shmsim.nearest import instead
 from shmsim.profile import MachineProfile
 from shmsim.stats.estimate import CONFIDENCE
 from shmsim.stats.stopping import Precision
@@ -87,11 +88,12 @@ class SweepPlan:
                 raise ValueError(f"two {what} are called {doubled[0]!r}; rename one of them")
         if self.reference and self.reference not in names:
             raise ValueError(
-                f"the reference {self.reference!r} is none of the policies: {', '.join(names)}"
+                f"the reference {self.reference!r} is none of the policies"
+                + instead(self.reference, names)
             )
         for figure in (*self.figures, self.stop_figure):
             if figure not in FIGURES:
-                raise ValueError(f"unknown figure {figure!r}; known are {', '.join(FIGURES)}")
+                raise ValueError(f"unknown figure {figure!r}{instead(figure, FIGURES)}")
         if self.replications < 1:
             raise ValueError(f"replications must be at least 1, got {self.replications}")
         if self.precision is not None:

@@ -1,7 +1,6 @@
 """A sweep as a TOML file; an unknown key is refused with the nearest known one."""
 
 import copy
-import difflib
 import itertools
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -10,6 +9,7 @@ from typing import Any, Final
 
 from shmsim.config import ConfigError, NamedPolicy, RunConfig, parse_config, policy_from_table
 from shmsim.figures import FIGURES
+from shmsim.nearest import instead
 from shmsim.policy_file import read_policy
 from shmsim.profile import MachineProfile
 from shmsim.stats.stopping import Precision
@@ -271,21 +271,11 @@ def _stop(table: dict[str, Any] | None, least: int) -> tuple[Precision | None, s
 
 def _check_figure(where: str, figure: Any) -> None:
     if figure not in FIGURES:
-        raise ConfigError(
-            f"{where}: unknown figure {figure!r}{_nearest(str(figure), FIGURES)}; known are "
-            f"{', '.join(FIGURES)}"
-        )
+        raise ConfigError(f"{where}: unknown figure {figure!r}{instead(str(figure), FIGURES)}")
 
 
 def _refuse_unknown(where: str, table: dict[str, Any], known: Any) -> None:
     for key in table:
         if key not in known:
             full = f"{where}.{key}" if where else key
-            raise ConfigError(
-                f"unknown key {full}{_nearest(key, known)}; known are {', '.join(known)}"
-            )
-
-
-def _nearest(word: str, known: Any) -> str:
-    close = difflib.get_close_matches(word, list(known), 1, 0.5)
-    return f"; did you mean {close[0]}?" if close else ""
+            raise ConfigError(f"unknown key {full}{instead(key, known)}")

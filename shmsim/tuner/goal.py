@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from shmsim.nearest import did_you_mean
 from shmsim.units import US, format_ns, parse_duration_ns
 
 #: The goal unless another is given.
@@ -14,6 +15,15 @@ MEMORY: Final = "memory_bytes"  #: shared memory of rings and arena
 
 _FIGURE: Final = re.compile(r"(tpot|itl|ttft-idle|ttft)(?:-(mean|p50|p99))?")
 _PLAIN: Final = {"cpu": CORES, "memory": MEMORY}
+#: As they are written; what somebody may have meant.
+_NAMES: Final = (
+    *_PLAIN,
+    *(
+        f"{name}{tail}"
+        for name in ("tpot", "itl", "ttft-idle", "ttft")
+        for tail in ("", "-mean", "-p50", "-p99")
+    ),
+)
 _LIMIT: Final = re.compile(r"(\S+)\s*<=\s*(\S+)")
 _PRICE: Final = re.compile(r"price[\s=]\s*(\S+)")
 
@@ -210,8 +220,8 @@ def _read_figure(text: str) -> str:
     parts = _FIGURE.fullmatch(text)
     if parts is None:
         raise ValueError(
-            f"goal: unknown figure {text!r}; there are cpu, memory, and tpot, itl, ttft, ttft-idle "
-            "with -mean, -p50 or -p99"
+            f"goal: unknown figure {text!r}{did_you_mean(text, _NAMES)}; there are cpu, "
+            "memory, and tpot, itl, ttft, ttft-idle with -mean, -p50 or -p99"
         )
     name = parts[1].replace("ttft-idle", "ttft_after_idle")
     return f"{name}_{parts[2] or 'p50'}_ns"

@@ -55,6 +55,8 @@ def test_only_a_device_that_computes_loads_torch(module):
         "realrun doctor",
         "realrun validate --help",
         "shmsim --help",
+        "shmsim arena --help",
+        "shmsim export --help",
         "shmsim policies",
         "shmsim tune --help",
     ],
@@ -71,4 +73,4 @@ def test_a_command_that_asks_little_loads_nothing_slow(words):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stderr.split()}
     assert program in loaded
-    assert not loaded & (ENGINES | {"distributed", "matplotlib", "pyarrow", "scipy"})
+    assert not loaded & (ENGINES | {"distributed", "matplotlib", "numpy", "pyarrow", "scipy"})

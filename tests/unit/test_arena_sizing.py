@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shmsim.arena_sizing.copies import copies_of
+from shmsim.arena_sizing.draw import draw_payloads
 from shmsim.arena_sizing.payloads import payloads_of, read_payloads
 from shmsim.arena_sizing.pixels import (
     image_bytes,
@@ -19,7 +20,7 @@ from shmsim.arena_sizing.replay import replay, reserved_bytes
 from shmsim.arena_sizing.retention import HOLDS, CopyTime, Retention, retention_of
 from shmsim.arena_sizing.search import smallest_arena
 from shmsim.arena_sizing.steps import payloads_of_steps
-from shmsim.arena_sizing.workloads import WORKLOADS, draw_payloads, named_workload
+from shmsim.arena_sizing.workloads import WORKLOADS, named_workload
 from shmsim.cli import app
 from shmsim.config import PayloadConfig, parse_config
 from shmsim.profile import MachineProfile

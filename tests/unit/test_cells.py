@@ -107,5 +107,5 @@ def test_cells_can_be_chosen_by_name_and_unknown_names_are_refused():
     grid = read_grid(BENCH)
     last = grid.cells[-1].name
     assert [cell.name for cell in grid.only([last]).cells] == [last]
-    with pytest.raises(ConfigError, match="there is no cell 'tp9'; the cells are tp1-"):
+    with pytest.raises(ConfigError, match="there is no cell 'tp9'; known are tp1-"):
         grid.only(["tp9"])

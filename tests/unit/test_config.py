@@ -254,11 +254,11 @@ BAD = {
     ),
     "unknown preset": (
         'policy = [{preset = "vllm"}]',
-        "policy[0].preset 'vllm' is unknown; did you mean vllm-1s?; known are spin, yield",
+        "policy[0].preset 'vllm' is unknown; did you mean vllm-1s?; 'shmsim policies' lists all",
     ),
     "unknown kind": (
         'policy = [{preset = "spin"}, {kind = "WakeAhed"}]',
-        "policy[1].kind 'WakeAhed' is unknown; did you mean WakeAhead?; known are BusySpin",
+        "policy[1].kind 'WakeAhed' is unknown; did you mean WakeAhead?; 'shmsim policies' lists",
     ),
     "kind no text": ("policy = [{kind = [1]}]", "policy[0].kind must be a text, got [1]"),
     "preset no text": ("policy = [{preset = {}}]", "policy[0].preset must be a text, got {}"),
@@ -347,7 +347,7 @@ def test_parameters_are_written_behind_the_kind(guard_us, smoothing):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("prak", "unknown policy 'prak'; did you mean park?; known are spin, yield"),
+        ("prak", "unknown policy 'prak'; did you mean park or Park?; 'shmsim policies' lists all"),
         ("", "unknown policy ''"),
         ("WakeAhead:guard", "write parameters as key=value, got 'guard'"),
         ("WakeAhead:guard=80", "policy.guard must be a duration with a unit, as in '50us', got 80"),

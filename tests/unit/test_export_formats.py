@@ -84,5 +84,5 @@ def test_where_nothing_is_set_there_is_nothing_to_paste():
 
 
 def test_an_unknown_format_is_refused():
-    with pytest.raises(ValueError, match="no format 'yaml'; there are env, flags, compose"):
+    with pytest.raises(ValueError, match="no format 'yaml'; known are env, flags, compose"):
         render(Answer(load_engine("vllm").at("0.33.0"), (), 0, ()), "yaml")

@@ -24,7 +24,7 @@ def test_models_have_names():
     assert geometry_of("llama-3.2-1b") == load_model("llama-3.2-1b")
     assert geometry_of(model_of(DeviceConfig(kind="cuda"))).parameters == 1_235_814_400
     assert geometry_of(model_of(DeviceConfig(kind="cpu"))) == TINY
-    with pytest.raises(ValueError, match="unknown model 'lama'; known are tiny, llama"):
+    with pytest.raises(ValueError, match="unknown model 'lama'; did you mean llama-"):
         geometry_of("lama")
 
 

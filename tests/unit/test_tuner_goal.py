@@ -82,7 +82,7 @@ def test_tolerances_are_a_quarter_of_the_limit_and_never_nothing():
     [
         ("tpot-p99 <= +1%", "ends in a limit; add what is to be least: 'then cpu'"),
         ("tpot-p99 <= 2ms, then cpu", r"write it as 'tpot-p99 <= \+1%'"),
-        ("tpot-p98 <= +1%, then cpu", "unknown figure 'tpot-p98'; there are cpu, memory"),
+        ("tpot-p98 <= +1%, then cpu", "unknown figure 'tpot-p98'; did you mean tpot-p"),
         ("cpu <= +1ms, then tpot", r"must be a percentage, as in 'cpu <= \+10%'"),
         ("tpot <= +1, then cpu", "has no unit"),
         ("tpot <= +x%, then cpu", "needs a percentage of at least 0"),
