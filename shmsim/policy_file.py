@@ -21,19 +21,29 @@ def write_policy(path: Path, policy: NamedPolicy, found: dict[str, Any]) -> None
     ValueError
         If it is not one of the library's, which alone a file can name.
     """
+    content = {**policy_content(policy), "found": found}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def policy_content(policy: NamedPolicy) -> dict[str, Any]:
+    """What the file of a policy must hold.
+
+    Raises
+    ------
+    ValueError
+        If it is not one of the library's.
+    """
     kind = type(policy.policy).__name__
     if POLICIES.get(kind) is not type(policy.policy):
         raise ValueError(f"a policy file can hold {', '.join(POLICIES)}; got {kind}")
-    content = {
+    return {
         "format": FORMAT,
         "version": VERSION,
         "name": policy.name,
         "kind": kind,
         "parameters": _table(policy.policy),
-        "found": found,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def _table(policy: WaitPolicy) -> dict[str, Any]:

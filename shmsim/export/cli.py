@@ -99,6 +99,7 @@ def export_command(
         profile,
         round_of(parse_duration_ns(spin_round) if spin_round else 0, profile),
         replications,
+        Path(policy) if policy.endswith(".json") else None,
     )
     with Bar() as bar:
         answer = export(request, lambda done, total: bar.show(f"model: run {done}", done / total))
@@ -111,6 +112,7 @@ def export_command(
             "environment": dict(answer.environment),
             "flags": answer.flags,
             "shm_mib": answer.shm_mib,
+            "beside": dict(answer.beside),
             "said": answer.said,
             "text": text,
         }

@@ -123,6 +123,29 @@ class SharedMemory(NamedTuple):
     source: str
 
 
+class Beside(NamedTuple):
+    """How this package, beside an engine, carries out a policy that no setting stands for.
+
+    Parameters
+    ----------
+    variable
+        Environment variable that names the policy file, in every process of the engine.
+    page
+        Of the documentation.
+    tried
+        Versions it ran in.
+    since, until, source
+        As of a `Setting`.
+    """
+
+    variable: str
+    page: str
+    tried: str
+    since: str
+    until: str
+    source: str
+
+
 class Engine(NamedTuple):
     """All rows of one engine, or those of one version of it.
 
@@ -144,6 +167,8 @@ class Engine(NamedTuple):
         The rows; the first offer that needs no setting is the default.
     by_key
         Which setting stands for which key of a config, as (key, name).
+    beside
+        What this package does there by itself, if anything.
     """
 
     name: str
@@ -159,6 +184,7 @@ class Engine(NamedTuple):
     window: Window | None
     shm: tuple[SharedMemory, ...]
     by_key: tuple[tuple[str, str], ...] = ()
+    beside: tuple[Beside, ...] = ()
 
     def at(self, version: str) -> "Engine":
         """The rows of one version.
@@ -179,6 +205,7 @@ class Engine(NamedTuple):
             settings=tuple(row for row in self.settings if _has(row, version)),
             offers=tuple(row for row in self.offers if _has(row, version)),
             shm=tuple(row for row in self.shm if _has(row, version)),
+            beside=tuple(row for row in self.beside if _has(row, version)),
         )
 
     @property
@@ -211,7 +238,7 @@ class Engine(NamedTuple):
         )
 
 
-def _has(row: Setting | Offer | SharedMemory, version: str) -> bool:
+def _has(row: Setting | Offer | SharedMemory | Beside, version: str) -> bool:
     number = parse_version(version)
     return parse_version(row.since) <= number and not (
         row.until and number >= parse_version(row.until)
@@ -313,13 +340,29 @@ def parse_engine(name: str, content: dict[str, Any]) -> Engine:
             for row in content.get("shm", [])
         ),
         tuple(content.get("config", {}).items()),
+        tuple(
+            Beside(
+                row["variable"],
+                row["page"],
+                row["tried"],
+                row["since"],
+                row.get("until", ""),
+                row["source"],
+            )
+            for row in content.get("beside", [])
+        ),
     )
     _check(engine)
     return engine
 
 
 def _check(engine: Engine) -> None:
-    rows: list[Setting | Offer | SharedMemory] = [*engine.settings, *engine.offers, *engine.shm]
+    rows: list[Setting | Offer | SharedMemory | Beside] = [
+        *engine.settings,
+        *engine.offers,
+        *engine.shm,
+        *engine.beside,
+    ]
     for row in rows:
         if not row.source.strip():
             raise ValueError(f"{engine.name}: a row since {row.since} has no source")

@@ -21,12 +21,16 @@ class Answer(NamedTuple):
         What of /dev/shm a container has to allow; 0 for no advice.
     said
         Lines for people.
+    beside
+        Variables by which this package, installed beside the engine, does what no setting does;
+        said, and not among the lines to paste.
     """
 
     engine: Engine
     settings: tuple[tuple[Setting, str], ...]
     shm_mib: int
     said: tuple[str, ...]
+    beside: tuple[tuple[str, str], ...] = ()
 
     @property
     def environment(self) -> list[tuple[str, str]]:

@@ -1,11 +1,13 @@
 """From a policy to an answer: what to set, why, and what it costs."""
 
 import math
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from shmsim.config import NamedPolicy, RunConfig
+from shmsim.export.beside import how_beside
 from shmsim.export.choose import Candidate, Offers, offers_for
-from shmsim.export.engines import GENERIC, Engine, Setting
+from shmsim.export.engines import GENERIC, Engine, Setting, load_engine
 from shmsim.export.formats import Answer
 from shmsim.export.judge import Progress, Verdict, judge
 from shmsim.export.pause import Round
@@ -39,6 +41,8 @@ class Request(NamedTuple):
         How long one round of a spin takes; None if not known.
     replications
         Runs of each way to wait, if both config and profile are there.
+    policy_path
+        The file of the policy, if it has one.
     """
 
     wanted: NamedPolicy
@@ -47,6 +51,7 @@ class Request(NamedTuple):
     profile: MachineProfile | None
     spin_round: Round | None
     replications: int
+    policy_path: Path | None = None
 
 
 def export(request: Request, progress: Progress) -> Answer:
@@ -93,9 +98,21 @@ def export(request: Request, progress: Progress) -> Answer:
     if need.mib:
         workers = "" if config else "; for one worker, give --config for more"
         said.append(f"/dev/shm: at least {need.mib} MiB ({need.parts}{workers})")
+    beside: list[tuple[str, str]] = []
     if not settings:
-        said.append("nothing to set")
-    return Answer(engine, tuple(settings), need.mib, tuple(said))
+        said.append("nothing to set" if offers.exact else "no setting of its own to change")
+    if offers.exact is None:
+        for row in engine.beside:
+            variable, how = how_beside(engine, row, request.wanted, request.policy_path, costs)
+            beside.append(variable)
+            said += how
+        if engine.name != GENERIC and not engine.beside:
+            said += [
+                f"from {engine.name} {row.since} on this package carries {request.wanted.name} out "
+                f"({row.page})"
+                for row in load_engine(engine.name).beside
+            ]
+    return Answer(engine, tuple(settings), need.mib, tuple(said), tuple(beside))
 
 
 def _ranked(request: Request, offers: Offers, costs: WaitCosts) -> tuple[Candidate, list[str]]:

@@ -1,8 +1,14 @@
+import json
+import re
+import shlex
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from realrun.vllm.arms import read_arms
 from shmsim.cli import app
 from shmsim.config import (
     EngineConfig,
@@ -55,6 +61,38 @@ def test_what_it_cannot_do_is_told_with_the_reason_and_the_nearest():
     assert "its window of 1 s is a constant" in text
     assert "nearest of what it has: GraceThenPark window 1 s" in text
     assert "give --config and -p PROFILE to see what that costs" in text
+
+
+def test_what_no_setting_does_this_package_does_beside_the_engine(tmp_path):
+    path = tmp_path / "a policy.json"
+    found = run("step-ahead", "-e", "vllm", "--json")
+    (value,) = json.loads(found.stdout)["beside"].values()
+    assert value == str(Path("policy.json").resolve())
+    text = run("step-ahead", "-e", "vllm").stdout
+    assert "no setting of its own to change" in text
+    assert "python -m pip install --no-deps ." in text
+    assert f"# then start vllm with: REALRUN_VLLM_POLICY={value}\n" in text
+    # What is told to be written down is a file that vLLM's processes take.
+    (line,) = re.findall("# write the policy down: (.*)\n", text)
+    line = line.replace(value, shlex.quote(str(path)))
+    subprocess.run(["sh", "-c", line], check=True)
+    _, arm = read_arms(str(path))
+    assert (arm.name, arm.policy) == ("step-ahead", PRESETS["step-ahead"])
+    # Then it has a file, which is named as it is.
+    text = run(str(path), "-e", "vllm", "-f", "kubernetes").stdout
+    assert "write the policy down" not in text
+    assert f"# then start vllm with: REALRUN_VLLM_POLICY={shlex.quote(str(path))}\n" in text
+
+
+def test_beside_the_engine_means_where_it_is_known_to_work_and_needed():
+    assert asked("wake-ahead").beside
+    old = asked("wake-ahead", load_engine("vllm").at("0.26.0"))
+    assert not old.beside
+    assert "from vllm 0.27.0 on this package carries wake-ahead out (docs/vllm.md)" in old.said
+    for answer in (asked("vllm-1s"), asked("wake-ahead", load_engine("sglang").at("0.5.0"))):
+        assert not answer.beside
+        assert not [line for line in answer.said if "this package" in line]
+    assert any("nothing is rehearsed there" in line for line in asked("rehearse-ahead").said)
 
 
 def test_a_setting_of_an_older_version_is_used_there_and_only_there():
