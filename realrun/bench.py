@@ -28,6 +28,7 @@ from shmsim.message import (
     encode_second_call,
 )
 from shmsim.policies import POLICIES
+from shmsim.units import MS, US
 
 if TYPE_CHECKING:
     from shmsim.batching import Batch
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
 SEQUENCES: Final = (1, 4, 16, 64)
 SIZES: Final = (1 << 10, 1 << 16, 1 << 20)
 MESSAGE_BYTES: Final = (64, 1 << 10, 1 << 14)
+#: Sleeps after which policies decide cold.
+RESTS_NS: Final = (500 * US, 2 * MS, 10 * MS)
 _WARM_UP: Final = 20
+_AGAIN: Final = 3
 _N_ROUNDS: Final = 10_000
 
 #: What one measurement yields: name, x, samples in nanoseconds.
@@ -192,8 +196,16 @@ def _device_costs(loop: Rehearsal, n: int, clock_ns: float) -> Iterator[Measured
     yield "device_return", 0, late
 
 
-def policy_costs(n: int) -> Iterator[Measured]:
-    """Cost of plan and after of every policy, named ``plan:CLASS`` and ``after:CLASS``."""
+def policy_costs(n: int, n_cold: int) -> Iterator[Measured]:
+    """Cost of plan and after of every policy, named ``plan:CLASS`` and ``after:CLASS``.
+
+    Parameters
+    ----------
+    n
+        Samples of each while it is hot.
+    n_cold
+        Samples after each of `RESTS_NS`, asleep; what comes between in a run is done between.
+    """
     clock_ns = float(np.median(clock_read_ns(10 * n)))
     for name, policy_type in POLICIES.items():
         with Segment.private(LAYOUT) as segment:
@@ -213,3 +225,34 @@ def policy_costs(n: int) -> Iterator[Measured]:
                     after.append(round(max(0.0, taken_ns - clock_ns)))
             yield f"plan:{name}", 0, plan
             yield f"after:{name}", 0, after
+            for rest_ns in RESTS_NS:
+                cold_plan, cold_after = _cold_decisions(loop, rest_ns, n_cold, clock_ns)
+                yield f"plan:{name}", rest_ns, cold_plan
+                yield f"after:{name}", rest_ns, cold_after
+
+
+def _cold_decisions(
+    loop: Rehearsal, rest_ns: int, n: int, clock_ns: float
+) -> tuple[list[int], list[int]]:
+    """A plan, and learning, each after a sleep and the work of a scheduler up to its call."""
+    plan_ns: list[int] = []
+    after_ns: list[int] = []
+    plan, learn = partial(loop.waiter.begin, 0, KNOWN), loop.waiter.learn
+    undisturbed = Undisturbed()
+    for _ in range(n):
+        for decide, samples in ((plan, plan_ns), (learn, after_ns)):
+            for _ in range(_AGAIN):  # hot, but for the rest that follows
+                loop.wait_once()
+                learn()
+            if decide is learn:
+                loop.wait_once()  # so that there is something to learn from
+            loop.prepare_scheduler_work()
+            time.sleep(rest_ns / 1e9)
+            loop.scheduler_work()
+            started_ns = time.monotonic_ns()
+            decide()
+            taken_ns = time.monotonic_ns() - started_ns
+            loop.request_reader.read()
+            if undisturbed():
+                samples.append(max(0, round(taken_ns - clock_ns)))
+    return plan_ns, after_ns

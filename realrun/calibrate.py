@@ -51,6 +51,7 @@ N_REPLICATES: Final = 4
 #: For comparisons that ask whether the model is right, and not which policy is better.
 N_THOROUGH: Final = 12
 _N_HOT: Final = 200
+_N_COLD: Final = 3  # of each class of policies, after each rest
 _N_YIELD: Final = 60
 _MEET_NS: Final = 200 * US  # from the end of a doze to the publication that ends the spin after it
 _START_LIMIT_S: Final = 30.0
@@ -98,11 +99,8 @@ class _Samples:
     def curve(self, name: str) -> Curve:
         xs = sorted(x for (n, x), lists in self._lists.items() if n == name and any(lists))
         points = tuple(Distribution.of(list(self._lists[name, x])) for x in xs)
-        by, _ = (COSTS | OPTIONAL_COSTS)[name]
+        by = "asleep_ns" if ":" in name else (COSTS | OPTIONAL_COSTS)[name][0]
         return Curve(by, tuple(xs), points)
-
-    def distribution(self, name: str) -> Distribution:
-        return Distribution.of(list(self._lists[name, 0]))
 
 
 @settled_heap()
@@ -148,7 +146,7 @@ def calibrate(
             for measured in hot_costs(_N_HOT):
                 samples.add_all(measured)
             report(f"replicate {replicate + 1} of {n_replicates}: policies", done)
-            for measured in policy_costs(_N_HOT):
+            for measured in policy_costs(_N_HOT, _N_COLD):
                 samples.add_all(measured)
             n_disturbed += _measure_rests(
                 samples,
@@ -172,7 +170,7 @@ def calibrate(
     return MachineProfile(
         costs,
         {
-            name: {what: samples.distribution(f"{what}:{name}") for what in ("plan", "after")}
+            name: {what: samples.curve(f"{what}:{name}") for what in ("plan", "after")}
             for name in policies
         },
         facts | {"pinned": pinned, "disturbed_samples": n_disturbed},
@@ -352,7 +350,7 @@ class _Rests:
             )  # fmt: skip
         rehearsal = self._rehearsal
         rehearse = rehearsal.rehearse_worker if is_worker else rehearsal.rehearse_scheduler
-        timed = partial(self._timed, rehearse)
+        timed = partial(self._timed, partial(rehearse, loop.waiter))
         # What the work needs is put in place before the rest, so that work alone follows it.
         prepare()
         (rehearsal.prepare_worker_work if is_worker else rehearsal.prepare_scheduler_work)()
@@ -367,6 +365,7 @@ class _Rests:
             started_ns = time.monotonic_ns()
             work()
             work_ns = time.monotonic_ns() - started_ns
+            loop.decide()
             finish()
             prepare()
             found.append((raw, message, work_ns, self._rehearsed_ns, others_ns))
@@ -375,6 +374,7 @@ class _Rests:
             started_ns = time.monotonic_ns()
             work()
             hot_ns = time.monotonic_ns() - started_ns
+            loop.decide()
             finish()
             prepare()
         for left in (loop, rehearsal):  # take out what is still prepared

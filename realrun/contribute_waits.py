@@ -72,7 +72,7 @@ def waits_of(
         waits = [_waits(read_records(folder)) for folder in stored.folders_of(own)]
         if waits:
             thought = profile.costs_of_policy(type(policy).__name__)
-            thinking_ns = sum(map(_mean_ns, thought.values()))
+            thinking_ns = sum(_mean_ns(curve.points[0]) for curve in thought.values())
             each = [_cost_ns(found.rows, price) + thinking_ns for found in waits]
             costs[name] = [float(np.mean(each)), (max(each) - min(each)) / 2]
         if waits and name == spinner:

@@ -352,8 +352,9 @@ class Receiver:
         name = f"{ring.name} reader {reader}"
         site = WORKER_RECV if is_request else SCHEDULER_RECV
         uniform = Tape(0).uniform(name, "policy")
+        rehearsing = None if rehearse is None else lambda _waiter: rehearse()
         self.waiter = Waiter(
-            name, site, self.reader, policy, costs, uniform, rehearse, records=False
+            name, site, self.reader, policy, costs, uniform, rehearsing, records=False
         )
 
     @property

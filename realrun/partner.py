@@ -6,6 +6,7 @@
 import os
 import sys
 import time
+from functools import partial
 from typing import Final
 
 from realrun.host import prepare_process, run_queue_wait_ns, settled_heap
@@ -55,7 +56,10 @@ def serve(segment: Segment, as_scheduler: Segment, as_worker: Segment) -> None:
         loop.wait_once()
     scheduler.prepare_scheduler_work()
     worker.prepare_worker_work()
-    plays = {PLAY_SCHEDULER: scheduler.rehearse_scheduler, PLAY_WORKER: worker.rehearse_worker}
+    plays = {
+        PLAY_SCHEDULER: partial(scheduler.rehearse_scheduler, scheduler.waiter),
+        PLAY_WORKER: partial(worker.rehearse_worker, worker.waiter),
+    }
     notify_ns = stolen_ns = 0
     queued_ns = run_queue_wait_ns()
     while True:

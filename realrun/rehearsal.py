@@ -66,12 +66,15 @@ class Rehearsal:
         self.replies.publish(1, 0, [self._reply])
 
     def scheduler_work(self) -> None:
-        """What a scheduler does from one wait to the next."""
+        """What a scheduler does from a reply to its next call."""
         message = self.reply_reader.read()
         decode_reply(message.payload)
         self.batcher.complete(self.batch, message.published_ns)
         self.batch = self.batcher.schedule()
         self.requests.publish(1, 0, [encode_request(self.batch)])
+
+    def decide(self) -> None:
+        """What follows that work, up to the next wait: learn from the last one, and plan."""
         self.waiter.learn()
         self.waiter.begin(0, KNOWN)
 
@@ -85,30 +88,44 @@ class Rehearsal:
         self.requests.publish(1, 0, [self._request])
 
     def worker_work(self) -> None:
-        """What a worker does from one wait to the next, the device's time left out."""
+        """What a worker does from a call to its reply, the device's time left out."""
         message = self.request_reader.read()
         call = decode_request(message.payload)
         self.device.launch(call, is_warm_up=False)
         self.replies.publish(1, 0, [encode_reply(call)])
-        self.waiter.learn()
-        self.waiter.begin(0, KNOWN)
 
     def finish_worker_work(self) -> None:
         """Take the reply out of the ring again; have a wait to learn from."""
         self.reply_reader.read()
         self.wait_once()
 
-    def rehearse_scheduler(self) -> None:
-        """Do a scheduler's work once; `prepare_scheduler_work` comes before the first time."""
+    def rehearse_scheduler(self, waiter: Waiter) -> None:
+        """Do a scheduler's work once, and decide as the one who waits would.
+
+        `prepare_scheduler_work` comes before the first time.
+        """
         self.scheduler_work()
+        self._decide_as(waiter)
         self.finish_scheduler_work()
         self.prepare_scheduler_work()
 
-    def rehearse_worker(self) -> None:
-        """Do a worker's work once; `prepare_worker_work` comes before the first time."""
+    def rehearse_worker(self, waiter: Waiter) -> None:
+        """Do a worker's work once, and decide as the one who waits would.
+
+        `prepare_worker_work` comes before the first time.
+        """
         self.worker_work()
+        self._decide_as(waiter)
         self.finish_worker_work()
         self.prepare_worker_work()
+
+    def _decide_as(self, waiter: Waiter) -> None:
+        # With its policies and waits: on its own, whose waits have no length, a policy that looks
+        # at the length of waits would go another way than the one who is to be warmed.
+        self.waiter.imitate(waiter)
+        self.waiter.learn()
+        for call in (0, 1):
+            self.waiter.begin(call, KNOWN)
 
 
 def endless_batcher(n_sequences: int) -> Batcher:

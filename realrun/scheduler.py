@@ -154,9 +154,10 @@ class Scheduler:
         published_ns = self._publish(known, 2 * batch.step, pending, encode_request(batch))
         if self._two_calls and self._is_async:
             self._publish(known, 2 * batch.step + 1, pending, encode_second_call(batch.step))
-        if is_last_in_flight:
+        waits_twice = self._two_calls and not self._is_async
+        if is_last_in_flight and not waits_twice:  # who replies to the first call does so at once
             self._replies.learn()
-        if self._two_calls and not self._is_async:
+        if waits_twice:
             message, _ = self._replies.receive(0, 2 * batch.step, known)
             decode_second_call(message.payload)
             self._publish(known, 2 * batch.step + 1, pending, encode_second_call(batch.step))

@@ -2,13 +2,23 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from realrun.ring import Message
 from realrun.waiting import RawWait
 from shmsim.records import WaitRow
 from shmsim.tape import Stream
-from shmsim.wait import PARK, StageCpu, WaitContext, WaitCosts, WaitOutcome, WaitPolicy, only
+from shmsim.wait import (
+    PARK,
+    StageCpu,
+    WaitContext,
+    WaitCosts,
+    WaitOutcome,
+    WaitPlan,
+    WaitPolicy,
+    only,
+)
 
 
 class Known(NamedTuple):
@@ -21,7 +31,17 @@ class Known(NamedTuple):
     n_kv_tokens: int
 
 
-def _refuse_to_rehearse() -> None:
+class _Lesson(NamedTuple):
+    """A wait that is over, to learn from."""
+
+    context: WaitContext
+    plan: WaitPlan
+    step: int
+    numbers: bytes
+    published_ns: int
+
+
+def _refuse_to_rehearse(_waiter: "Waiter") -> None:
     raise RuntimeError("this site has no rehearsal, yet its policy asks for one")
 
 
@@ -53,12 +73,15 @@ class Waiter:
     uniform
         Random numbers for policies.
     rehearse
-        A harmless repeat of the work that follows the wait, for plans that ask for it.
+        A harmless repeat of the work that follows the wait, for plans that ask for it; told who
+        waits.
     records
         Whether to keep a row of each wait; without, memory does not grow.
 
     Attributes
     ----------
+    policies
+        What each call's policy is by now.
     n_spurious
         Rings of the doorbell that brought nothing.
     n_rescued
@@ -73,14 +96,14 @@ class Waiter:
         policy: WaitPolicy,
         costs: WaitCosts,
         uniform: Stream,
-        rehearse: Callable[[], None] | None = None,
+        rehearse: Callable[["Waiter"], None] | None = None,
         *,
         records: bool = True,
     ) -> None:
         """Start without history."""
         if not hasattr(policy, "plan"):
             raise TypeError(f"policy must be a policy such as PRESETS['park'], got {policy!r}")
-        self.rehearse = rehearse or _refuse_to_rehearse
+        self.rehearse = partial(rehearse or _refuse_to_rehearse, self)
         self._records = records
         self._process = process
         self._site = site
@@ -95,14 +118,14 @@ class Waiter:
         self.rows: list[WaitRow] = []
         self.n_spurious = 0
         self.n_rescued = 0
-        self._policies = [self._start_policy, self._start_policy]
+        self.policies = [self._start_policy, self._start_policy]
         self._last_seen_ns = time.monotonic_ns()
         self._n_waits = 0
         self._begun = WaitContext(self._site, 0, 0, False, 0, 0, 0, 0.0, self._costs)
         self._step = 0
         self._plan = only(PARK)
-        self._numbers = b""  # of the wait that nothing was learnt from yet
-        self._published_ns = 0
+        self._lessons: list[_Lesson] = []  # of waits that nothing was learnt from yet
+        self._last_lessons: list[_Lesson | None] = [None, None]  # by call
 
     def wait(self, call: int, known: Known, timeout_ns: int | None = None) -> tuple[Message, int]:
         """Wait for the next message; returns it and when it was seen.
@@ -123,6 +146,8 @@ class Waiter:
 
     def begin(self, call: int, known: Known) -> tuple[int, ...]:
         """Ask the policy how to wait, now: its plan, flattened; `end` follows the wait."""
+        if any(lesson.context.call == call for lesson in self._lessons):
+            self.learn()  # nobody has called it since: a policy decides by all it has met
         index = self._n_waits
         self._n_waits = index + 1
         step, pending, n_decode, n_prefill_tokens, n_kv_tokens = known
@@ -139,23 +164,39 @@ class Waiter:
             self._uniform.at(index),
             self._costs,
         )
-        self._plan = plan = self._policies[call].plan(ctx)
+        self._plan = plan = self.policies[call].plan(ctx)
         first, second, third, fourth = plan
         return (*first, *second, *third, *fourth)
 
     def end(self, seen_ns: int, numbers: bytes, published_ns: int) -> None:
         """Remember how the wait went (`RawWait.of` reads it), for `learn`."""
         self._last_seen_ns = seen_ns
-        self._numbers = numbers
-        self._published_ns = published_ns
+        self._lessons.append(_Lesson(self._begun, self._plan, self._step, numbers, published_ns))
 
     def learn(self) -> None:
-        """Let the policy learn from the last wait, and record it; off the critical path."""
-        if not self._numbers:
-            return
-        ctx, published_ns, step = self._begun, self._published_ns, self._step
-        raw = RawWait.of(self._numbers)
-        self._numbers = b""
+        """Let the policies learn from the waits since the last time, and record them.
+
+        Best while somebody else is at work: what decides is cold after a sleep, and takes longer
+        then than a short wait.
+        """
+        lessons, self._lessons = self._lessons, []
+        for lesson in lessons:
+            self._last_lessons[lesson.context.call] = lesson
+            self._learn_from(lesson)
+
+    def imitate(self, other: "Waiter") -> None:
+        """Know what another waiter knows, and have its last waits to learn from.
+
+        Learning and deciding then go where those of the other one will, through the same code and
+        the same numbers; the other one learns nothing by it.
+        """
+        self._costs = other._costs
+        self.policies = list(other.policies)
+        self._lessons = [lesson for lesson in other._last_lessons if lesson is not None]
+
+    def _learn_from(self, lesson: _Lesson) -> None:
+        ctx, plan, step, numbers, published_ns = lesson
+        raw = RawWait.of(numbers)
         self.n_spurious += raw.spurious
         self.n_rescued += raw.rescued
         cpu_ns = StageCpu(raw.cpu0_ns, raw.cpu1_ns, raw.cpu2_ns, raw.cpu3_ns)
@@ -168,7 +209,7 @@ class Waiter:
             bool(raw.belled),
             raw.preempted,
         )
-        self._policies[ctx.call] = self._policies[ctx.call].after(ctx, outcome)
+        self.policies[ctx.call] = self.policies[ctx.call].after(ctx, outcome)
         if not self._records:
             return
         self.rows.append(
@@ -186,7 +227,7 @@ class Waiter:
                 raw.overshoot_ns,
                 bool(raw.belled),
                 raw.preempted,
-                self._plan[raw.stage].kind,
+                plan[raw.stage].kind,
             )
         )
 

@@ -138,12 +138,19 @@ class Worker:
                 if self._replies and not self._is_async:
                     reply = encode_second_call(call.step)
                     self._publisher.send(2 * call.step, 0, [reply], known)
-                waiter.learn()
                 second, _ = waiter.wait(1, known)
                 decode_second_call(second.payload)
+            # Learning is for when nobody waits for this worker: its device is at work now.
+            if not self._is_async:
+                self._learn()
             self._when_done(partial(self._finish, launched, call))
-            waiter.learn()
+            if self._is_async:
+                waiter.learn()
             known = known._replace(step=call.step + 1, pending=pending)
+
+    def _learn(self) -> None:
+        for waiter in (self._waiter, *self._device.waiters):
+            waiter.learn()
 
     def _when_done(self, job: Callable[[], None]) -> None:
         """Do something behind all steps launched so far: here, or async on the reply thread."""
@@ -165,8 +172,9 @@ class Worker:
         if self._replies:
             reply = encode_reply(call, device.outputs(launched))
             self._publisher.send(2 * call.step + 1, 0, [reply], _known(call))
-        for waiter in device.waiters:
-            waiter.learn()
+        if self._is_async:  # on the reply thread, of which this is all the work
+            for waiter in device.waiters:
+                waiter.learn()
         if self._is_output:
             self._steps.append(
                 StepRow(

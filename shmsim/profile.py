@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 FORMAT: Final = "shmsim-profile"
-VERSION: Final = 2
+VERSION: Final = 3
 
 #: A cost may differ where workers wait for the device; it is then called ``"device_wake_latency"``,
 #: for instance, and a profile need not have it.
@@ -55,8 +55,8 @@ COSTS: Final[dict[str, tuple[str, str]]] = {
     "device_return": ("", "device done to the return of its wait, slept and spun as in a run"),
     "wait_enter": ("", "call of wait, outcome aside, to the start of the wait itself"),
     "wait_exit": ("", "seen to the return of wait with its CPU accounting"),
-    "plan": ("policy", "context and plan of one wait"),
-    "after": ("policy", "outcome, record and successor of one wait"),
+    "plan": ("policy", "context and plan of one wait, by the longest sleep since the last one"),
+    "after": ("policy", "outcome, record and successor of one wait, likewise"),
     "spin_detection": ("", "publish stamp to seen, by a spinner on another core"),
     "yield_detection": ("", "publish stamp to seen, by a yielder on another core"),
     "yield_look": ("", "one look and sched_yield with nobody else on the core"),
@@ -104,7 +104,8 @@ class MachineProfile:
     costs
         By name, see `COSTS`; any of `OPTIONAL_COSTS` may be among them.
     policy_costs
-        ``"plan"`` and ``"after"`` of each policy class, by its name.
+        ``"plan"`` and ``"after"`` of each policy class, by its name; along ``"asleep_ns"``, the
+        longest sleep since the thread last did the same: what did not run since is cold.
     machine
         Facts about the box, see `realrun.host`.
     measured_at
@@ -115,7 +116,7 @@ class MachineProfile:
     """
 
     costs: dict[str, Curve]
-    policy_costs: dict[str, dict[str, Distribution]]
+    policy_costs: dict[str, dict[str, Curve]]
     machine: dict[str, Any] = field(default_factory=dict)
     measured_at: str = ""
     sources: dict[str, Source] = field(default_factory=dict)
@@ -200,7 +201,7 @@ class MachineProfile:
         costs = {n: curve for n, curve in self.costs.items() if not n.startswith(AT_DEVICE)}
         return replace(self, costs=costs | {"device_return": self.costs["device_return"]})
 
-    def costs_of_policy(self, name: str) -> dict[str, Distribution]:
+    def costs_of_policy(self, name: str) -> dict[str, Curve]:
         """``"plan"`` and ``"after"`` of a policy class; of one not measured, the dearest's."""
         found = self.policy_costs.get(name)
         if found is None:
@@ -216,18 +217,11 @@ class MachineProfile:
             "machine": self.machine,
             "unit": "ns",
             "costs": {
-                name: {
-                    "by": curve.by,
-                    "between": _between(name),
-                    "points": [
-                        {"x": x, **point._asdict()}
-                        for x, point in zip(curve.xs, curve.points, strict=True)
-                    ],
-                }
+                name: {"by": curve.by, "between": _between(name), "points": _points(curve)}
                 for name, curve in self.costs.items()
             },
             "policy_costs": {
-                name: {what: d._asdict() for what, d in both.items()}
+                name: {what: {"by": c.by, "points": _points(c)} for what, c in both.items()}
                 for name, both in self.policy_costs.items()
             },
         }
@@ -267,7 +261,7 @@ class MachineProfile:
         try:
             costs = {name: _curve(name, curve) for name, curve in content["costs"].items()}
             policy_costs = {
-                name: {what: _distribution(both[what]) for what in ("plan", "after")}
+                name: {what: _curve(f"{what} of {name}", both[what]) for what in ("plan", "after")}
                 for name, both in content["policy_costs"].items()
             }
             machine, measured_at = dict(content["machine"]), str(content["measured_at"])
@@ -294,17 +288,19 @@ def _between(name: str) -> str:
     return between + ", where the device is waited for" + (f" by {way}" if way else "")
 
 
-def _missing(
-    costs: dict[str, Curve], policy_costs: dict[str, dict[str, Distribution]]
-) -> list[str]:
+def _missing(costs: dict[str, Curve], policy_costs: dict[str, dict[str, Curve]]) -> list[str]:
     """What a profile lacks."""
     missing = [n for n, (by, _) in COSTS.items() if by != "policy" and not costs.get(n)]
     return missing + ([] if policy_costs else ["the costs of any policy"])
 
 
-def _typical_ns(costs: dict[str, Distribution]) -> float:
-    """What a policy's own CPU typically is, a wait."""
-    return costs["plan"].median + costs["after"].median
+def _typical_ns(costs: dict[str, Curve]) -> float:
+    """What a policy's own CPU typically is, a wait, hot."""
+    return costs["plan"].at(0.5) + costs["after"].at(0.5)
+
+
+def _points(curve: Curve) -> list[dict[str, Any]]:
+    return [{"x": x, **point._asdict()} for x, point in zip(curve.xs, curve.points, strict=True)]
 
 
 def _curve(name: str, content: dict[str, Any]) -> Curve:

@@ -39,7 +39,9 @@ def toy_profile(**costs_ns: int) -> MachineProfile:
         if by != "policy"
     }
     policy_costs = {
-        name: {"plan": constant(known.get("plan", 0)), "after": constant(known.get("after", 0))}
+        name: {
+            what: Curve("", (0.0,), (constant(known.get(what, 0)),)) for what in ("plan", "after")
+        }
         for name in POLICIES
     }
     return MachineProfile(curves, policy_costs, {"cpu": "toy"}, "2026-01-01T00:00:00+00:00")

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from shmsim.distribution import Distribution
+from shmsim.distribution import Curve, Distribution
 from shmsim.profile import MachineProfile
 
 MEASURED: Final = Path(__file__).with_name("results") / "profile.json"
@@ -40,20 +40,24 @@ def shipped(profile: MachineProfile) -> str:
         *(f"{name} = {_text(profile.machine[name])}" for name in _FACTS if name in profile.machine),
     ]
     for name, curve in profile.costs.items():
-        along = [f"by = {_text(curve.by)}"] if curve.by else []
-        points = [
-            f"    {_point(point, x if curve.by else None)},"
-            for x, point in zip(curve.xs, curve.points, strict=True)
-        ]
-        lines += ["", f"[costs.{name}]", *_MARK, *along, "points = [", *points, "]"]
+        lines += ["", f"[costs.{name}]", *_MARK, *_curve(curve)]
     lines += ["", "[policy_costs]", *_MARK]
     for policy, both in profile.policy_costs.items():
-        costs = [f"{what} = {_point(both[what], None)}" for what in ("plan", "after")]
-        lines += ["", f"[policy_costs.of.{policy}]", *costs]
+        for what in ("plan", "after"):
+            lines += ["", f"[policy_costs.of.{policy}.{what}]", *_curve(both[what])]
     return "\n".join(lines) + "\n"
 
 
 _MARK: Final = ('mark = "measured"', f'source = "{_SOURCE}"')
+
+
+def _curve(curve: Curve) -> list[str]:
+    along = [f"by = {_text(curve.by)}"] if curve.by else []
+    points = [
+        f"    {_point(point, x if curve.by else None)},"
+        for x, point in zip(curve.xs, curve.points, strict=True)
+    ]
+    return [*along, "points = [", *points, "]"]
 
 
 def _point(point: Distribution, x: float | None) -> str:

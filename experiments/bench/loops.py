@@ -71,7 +71,7 @@ def constants_of(profile: MachineProfile) -> MachineProfile:
         profile,
         costs={name: _constant(curve) for name, curve in profile.costs.items()},
         policy_costs={
-            policy: {name: _median(law) for name, law in both.items()}
+            policy: {name: _constant(curve) for name, curve in both.items()}
             for policy, both in profile.policy_costs.items()
         },
     )

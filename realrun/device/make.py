@@ -18,7 +18,7 @@ _JOIN_S = 60.0
 
 
 def make_device(
-    segment: Segment, spec: RunSpec, rank: int, tape: Tape, rehearse: Callable[[], None]
+    segment: Segment, spec: RunSpec, rank: int, tape: Tape, rehearse: Callable[[Waiter], None]
 ) -> Device:
     """The device of one worker.
 

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from shmsim.bounds.trace import Int64Array, WaitTrace
 from shmsim.policies.always import PARK_ONLY, SPIN_ONLY
 from shmsim.profile import AT_DEVICE, MachineProfile
-from shmsim.sim.draws import Draws
+from shmsim.sim.contended import Lane
+from shmsim.sim.draws import Cost, Draws
 from shmsim.sim.waiter import VirtualWait
-from shmsim.tape import Stream, Tape
+from shmsim.tape import Tape
 from shmsim.wait import (
     DEVICE_DONE,
     REHEARSE,
@@ -145,6 +146,7 @@ def replay(
     own = _own_costs(profile, tape, entity, type(policy).__name__)
     at_rest = _own_costs(profile, tape, entity, AT_REST)
     state = policy
+    lane = Lane()
     rows = []
     alert = []
     if penalty_ns is None:
@@ -165,8 +167,10 @@ def replay(
         if hasattr(state, "after"):
             undecided = getattr(state, "learnt_rest", 0)
             state = state.after(ctx, outcome)
-            cpu_ns += int((at_rest if undecided > 0 else own).plan_ns.at(index))
-            cpu_ns += int((at_rest if undecided > 1 else own).after_ns.at(index))
+            cpu_ns += (at_rest if undecided > 0 else own).plan.at(index, lane.cold_plan_ns)
+            lane.cold_plan_ns = lane.cold_after_ns = 0
+            lane.rest(seen.resumed_from, seen.rested_ns)
+            cpu_ns += (at_rest if undecided > 1 else own).after.at(index, lane.cold_after_ns)
         slow_ns = 0
         if seen.rested_ns > 0:
             slow_ns = max(
@@ -181,15 +185,14 @@ def replay(
 class _OwnCosts(NamedTuple):
     """What deciding takes, by wait."""
 
-    plan_ns: Stream
-    after_ns: Stream
+    plan: Cost
+    after: Cost
 
 
 def _own_costs(profile: MachineProfile, tape: Tape, entity: str, name: str) -> _OwnCosts:
     costs = profile.costs_of_policy(name)
     return _OwnCosts(
-        tape.transformed(entity, "plan", costs["plan"].all_at),
-        tape.transformed(entity, "after", costs["after"].all_at),
+        Cost(costs["plan"], tape, entity, "plan"), Cost(costs["after"], tape, entity, "after")
     )
 
 

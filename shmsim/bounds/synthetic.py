@@ -117,7 +117,7 @@ def assumed_profile() -> MachineProfile:
         for name, (by, _) in COSTS.items()
         if by != "policy"
     }
-    free = {"plan": nothing, "after": nothing}
+    free = dict.fromkeys(("plan", "after"), Curve("", (0.0,), (nothing,)))
     return MachineProfile(curves, {"StepAhead": free}, {"cpu": "assumed"}, "")
 
 

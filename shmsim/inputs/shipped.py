@@ -29,7 +29,7 @@ class Shipped(NamedTuple):
     """The parts of a `shmsim.profile.MachineProfile`; see there."""
 
     costs: dict[str, Curve]
-    policy_costs: dict[str, dict[str, Distribution]]
+    policy_costs: dict[str, dict[str, Curve]]
     machine: dict[str, Any]
     measured_at: str
     sources: dict[str, Source]
@@ -71,7 +71,7 @@ def parse_shipped(content: dict[str, Any], name: str) -> Shipped:
     """
     others: dict[str, Shipped] = {}
     costs: dict[str, Curve] = {}
-    policy_costs: dict[str, dict[str, Distribution]] = {}
+    policy_costs: dict[str, dict[str, Curve]] = {}
     sources: dict[str, Source] = {}
     for cost, table in (*content["costs"].items(), ("policy_costs", content["policy_costs"])):
         try:
@@ -98,9 +98,9 @@ def _curve(table: dict[str, Any]) -> Curve:
     return Curve(table.get("by", ""), xs, tuple(_distribution(point) for point in points))
 
 
-def _policies(table: dict[str, Any]) -> dict[str, dict[str, Distribution]]:
+def _policies(table: dict[str, Any]) -> dict[str, dict[str, Curve]]:
     return {
-        policy: {what: _distribution(both[what]) for what in ("plan", "after")}
+        policy: {what: _curve(both[what]) for what in ("plan", "after")}
         for policy, both in table.items()
     }
 

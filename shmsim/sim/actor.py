@@ -6,7 +6,7 @@ from shmsim.records import ProcessRow, WaitRow
 from shmsim.sim.clock import Process, VirtualClock
 from shmsim.sim.contended import CARRYING, Lane, SharedWait
 from shmsim.sim.courier import Courier
-from shmsim.sim.draws import Draws
+from shmsim.sim.draws import Cost, Draws
 from shmsim.sim.source import Inbox, Message, Ring, Source
 from shmsim.sim.waiter import Seen, VirtualWait
 from shmsim.tape import Tape
@@ -48,8 +48,8 @@ class Site:
         prefix = AT_DEVICE if kind == DEVICE_DONE else ""
         self.draws = Draws(profile, tape, entity, prefix)
         cost = profile.costs_of_policy(type(policy).__name__)
-        self.plan_ns = tape.transformed(entity, "plan", cost["plan"].all_at)
-        self.after_ns = tape.transformed(entity, "after", cost["after"].all_at)
+        self.plan = Cost(cost["plan"], tape, entity, "plan")
+        self.after = Cost(cost["after"], tape, entity, "after")
         self.n_waits = 0
         self.n_learnt = 0
         self.last_seen_ns = 0
@@ -250,7 +250,8 @@ class Actor:
         )
         plan = site.policies[call].plan(ctx)
         check_plan(plan)
-        plan_ns = int(site.plan_ns.at(index))
+        plan_ns = site.plan.at(index, lane.cold_plan_ns)
+        lane.cold_plan_ns = 0
         yield from self.busy(plan_ns + site.draws.at("wait_enter", index), lane)
         started_ns = self.env.now_ns
         if lane.thread is None:
@@ -268,6 +269,7 @@ class Actor:
             seen = yield from wait.see(source)
         slowness_ns = self.slowness(site.draws, index, seen.resumed_from, seen.rested_ns)
         seen = seen._replace(slowness_ns=slowness_ns)
+        lane.rest(seen.resumed_from, seen.rested_ns)
         found_ns = source.found_ns()
         assert found_ns is not None, "a wait ends when there is something"
         seen_ns = site.last_seen_ns = self.env.now_ns
@@ -318,14 +320,18 @@ class Actor:
         return seen
 
     def learn(self, lane: Lane | None = None) -> None:
-        """Let the policies learn from the last waits, off the critical path."""
+        """Let the policies learn from the last waits, off the critical path.
+
+        The first of them meets code that is cold by the longest sleep since it last ran.
+        """
+        lane = lane or self.lane
         for site in self.sites:
             finished, site.finished = site.finished, []
             for ctx, outcome in finished:
                 site.policies[ctx.call] = site.policies[ctx.call].after(ctx, outcome)
-                after_ns = int(site.after_ns.at(site.n_learnt))
+                self.owe(site.after.at(site.n_learnt, lane.cold_after_ns), lane)
                 site.n_learnt += 1
-                self.owe(after_ns, lane)
+                lane.cold_after_ns = 0
 
     def row(self, wall_ns: int, lanes: list[Lane]) -> ProcessRow:
         """What it consumed, on its own core or on all of its lanes."""

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 
+from shmsim.distribution import Curve
 from shmsim.profile import MachineProfile
 from shmsim.tape import Stream, Tape
 
@@ -27,7 +28,7 @@ class Draws:
         self._curves = profile.costs
         self._tape = tape
         self._entity = entity
-        self._costs: dict[str, _Cost] = {}
+        self._costs: dict[str, Cost] = {}
 
     def next(self, name: str, x: float = 0.0) -> int:
         """The cost of the next occasion of this kind, nanoseconds."""
@@ -40,24 +41,35 @@ class Draws:
         """The cost of occasion ``index`` of this kind, nanoseconds."""
         return (self._costs.get(name) or self._open(name)).at(index, x)
 
-    def _open(self, name: str) -> "_Cost":
+    def _open(self, name: str) -> "Cost":
         curve = self._curves.get(self._prefix + name) or self._curves[name]
-        points = [self._tape.transformed(self._entity, name, p.all_at) for p in curve.points]
-        cost = self._costs[name] = _Cost(curve.xs, points)
+        cost = self._costs[name] = Cost(curve, self._tape, self._entity, name)
         return cost
 
 
-class _Cost:
-    """One cost: `Curve.at`, but of each of its distributions a block is computed at once."""
+class Cost:
+    """One cost: `Curve.at`, but of each of its distributions a block is computed at once.
+
+    Parameters
+    ----------
+    curve
+        The distributions.
+    tape, entity, purpose
+        The random numbers.
+    """
 
     __slots__ = ("n_drawn", "points", "xs")
 
-    def __init__(self, xs: tuple[float, ...], points: list[Stream]) -> None:
-        self.xs = xs
-        self.points = points
+    def __init__(self, curve: Curve, tape: Tape, entity: str, purpose: str) -> None:
+        """Nothing was drawn yet."""
+        self.xs = curve.xs
+        self.points: list[Stream] = [
+            tape.transformed(entity, purpose, point.all_at) for point in curve.points
+        ]
         self.n_drawn = 0
 
     def at(self, index: int, x: float) -> int:
+        """The cost of occasion ``index`` at ``x``, nanoseconds."""
         points = self.points
         if len(points) == 1:
             return int(points[0].at(index))

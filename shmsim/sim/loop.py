@@ -217,6 +217,7 @@ class StepLoop:
         yield self.env.timeout(rested_ns + late_ns)
         actor.wake()
         actor.book(draws.at("doze_cpu", index, rested_ns))
+        actor.lane.rest(PARKED, rested_ns)
         yield from actor.busy(actor.slowness(draws, index, PARKED, rested_ns))
 
     def _publish_request(self, message: Message, n_bytes: int, work_ns: int) -> Process:
@@ -240,9 +241,10 @@ class StepLoop:
         published_ns = yield from self._publish_request(message, n_bytes, work_ns)
         if self.engine.scheduling == "async" and self.engine.calls_per_step == 2:
             yield from self._send_second_call(batch)
-        if is_last_in_flight:
+        waits_twice = self.engine.scheduling == "sync" and self.engine.calls_per_step == 2
+        if is_last_in_flight and not waits_twice:  # who replies to the first call does so at once
             actor.learn()
-        if self.engine.scheduling == "sync" and self.engine.calls_per_step == 2:
+        if waits_twice:
             _, last = yield from self._receive_replies(0, batch, _SECOND_CALL_BYTES)
             work_ns = draws.next("decode_reply", 0)
             yield from self._read_reply(self.replies[-1], _SECOND_CALL_BYTES, last, work_ns)
@@ -353,7 +355,6 @@ class StepLoop:
                         _SECOND_CALL_BYTES,
                         work_ns,
                     )
-                actor.learn()
                 second, seen = yield from actor.receive(site, inbox, 1, batch.step, known, True)
                 work_ns = draws.next("decode_request", 0)
                 yield from actor.read(self.requests, inbox, _SECOND_CALL_BYTES, seen, work_ns)
@@ -362,6 +363,7 @@ class StepLoop:
                 launched.put(batch)
                 actor.learn()
             else:
+                actor.learn()  # while the device is at work, and not when its result is waited for
                 yield from self._finish(rank, actor, sites, batch, None)
 
     def _finish(
@@ -389,8 +391,6 @@ class StepLoop:
             )
         else:
             yield from actor.busy(work_ns, lane)
-        if self.engine.scheduling == "sync":
-            actor.learn()
 
     def _await_device(
         self, rank: int, actor: Actor, end_site: Site | None, batch: Batch, lane: Lane | None
@@ -403,6 +403,7 @@ class StepLoop:
             lane = lane or actor.lane
             yield from meet(self.env, lane, self.device, batch.step, rank, guard_ns, actor.draws)
             rested_ns = self.env.now_ns - rested_from_ns
+            lane.rest(DOZED, rested_ns)
             draws = self.end_draws[rank]
             work_ns = actor.draws.next("device_return")
             work_ns += actor.slowness(draws, batch.step, DOZED, rested_ns)

@@ -105,6 +105,9 @@ class Finalist(NamedTuple):
         Its difference to the default, paired; None for the default.
     excess
         How much above each limit; empty for the default. With `objective`, all hold jointly.
+    alike
+        Names of the other candidates that did just the same: whose figures were equal on every tape
+        of the search. It stands for them.
     """
 
     candidate: Candidate
@@ -112,13 +115,21 @@ class Finalist(NamedTuple):
     more: dict[str, Estimate]
     objective: Comparison | None
     excess: tuple[Comparison, ...]
+    alike: tuple[str, ...]
 
 
 class Sensitivity(NamedTuple):
     """Whether another calibration would have led to another choice.
 
+    Each profile is run on one tape. What counts is by how much figures differ from those of the
+    measured profile on that tape, on top of what they are on the tapes held out: the luck of the
+    one tape, which may lie near a limit, says nothing about the calibration.
+
     Parameters
     ----------
+    measured_rival
+        Who is better on the measured profile itself, on the tapes held out; mostly nobody, and the
+        text is empty.
     n_profiles, n_stands
         Bootstrapped profiles, and those on which no finalist is better than the chosen one by more
         than the goal's zone.
@@ -131,6 +142,7 @@ class Sensitivity(NamedTuple):
         All costs of the profile, and those of which nobody knows how sure they are.
     """
 
+    measured_rival: str
     n_profiles: int
     n_stands: int
     rivals: tuple[str, ...]
@@ -222,14 +234,17 @@ def tune(
     bench = Bench(shortened(config, budget.steps), profile, folder, jobs, progress, cluster)
     default = bench.candidate(config.policies[0].policy)
     goal, searched = _search(bench, goal, default, budget, config.policies)
-    finalists = [default, *_finalists(searched, default, budget.finalists)]
+    groups = _alike(searched, default)
+    finalists = [default, *_finalists(groups, default, budget.finalists)]
     choice = _select(bench, goal, finalists, budget)
     held = bench.run(finalists, HELD_OUT, budget.held_out, "tapes held out")
-    judged = [_finalist(goal, c, default, held, config.seed) for c in finalists]
+    judged = [
+        _finalist(goal, c, default, held, config.seed)._replace(alike=groups[c]) for c in finalists
+    ]
     best = finalists[choice.best or 0]
     reason = _reason_to_stay(goal, judged[choice.best or 0])
     chosen = default if reason else best
-    sensitivity = _sensitivity(bench, goal, default, chosen, finalists, budget)
+    sensitivity = _sensitivity(bench, goal, default, chosen, finalists, held, budget)
     return Tuned(
         bench.config,
         goal,
@@ -273,11 +288,28 @@ def _search(
     return goal, _ranked(goal, found, default)
 
 
-def _finalists(searched: list[Searched], default: Candidate, n: int) -> list[Candidate]:
+def _alike(searched: list[Searched], default: Candidate) -> dict[Candidate, tuple[str, ...]]:
+    """Candidates that differ in what they do, the best first, with the names of those that do not.
+
+    A parameter may play no part in a workload: then its values would fill the list of finalists,
+    and look like a choice.
+    """
+    first: dict[tuple[object, ...], Candidate] = {}
+    names: dict[Candidate, list[str]] = {}
+    for s in sorted(searched, key=lambda s: s.candidate != default):  # which stands for its like
+        # As texts, in which what is no number equals itself.
+        one = first.setdefault((s.candidate.payload, *map(repr, s.figures.values())), s.candidate)
+        names.setdefault(one, []).append(s.candidate.name)
+    return {one: tuple(name for name in names[one] if name != one.name) for one in names}
+
+
+def _finalists(
+    groups: dict[Candidate, tuple[str, ...]], default: Candidate, n: int
+) -> list[Candidate]:
     """The best of the search, few of each kind: neighbours of one another tell little new."""
     of_kind: Counter[type] = Counter()
     found = []
-    for candidate in [s.candidate for s in searched if s.candidate != default]:
+    for candidate in [c for c in groups if c != default]:
         kind = type(candidate.policy)
         if of_kind[kind] < _OF_A_KIND:
             of_kind[kind] += 1
@@ -376,12 +408,12 @@ def _finalist(
     figures = {name: mean_of_replications(values, seed=seed) for name, values in runs.items()}
     more = {name: paired_difference(runs[name], base[name], seed=seed) for name in runs}
     if candidate == default:
-        return Finalist(candidate, figures, more, None, ())
+        return Finalist(candidate, figures, more, None, (), ())
     objective, excess = judged_by_tape(goal, runs, base)
     standard, _ = judged_by_tape(goal, base, base)
     columns = np.column_stack([objective - standard, excess])
     gain, *above = against_reference(columns, seed=seed)
-    return Finalist(candidate, figures, more, gain, tuple(above))
+    return Finalist(candidate, figures, more, gain, tuple(above), ())
 
 
 def _reason_to_stay(goal: Goal, best: Finalist) -> str:
@@ -404,6 +436,7 @@ def _sensitivity(
     default: Candidate,
     chosen: Candidate,
     finalists: list[Candidate],
+    held: dict[str, Runs],
     budget: Budget,
 ) -> Sensitivity:
     rng = Tape(bench.config.seed).generator("tune", "profiles")
@@ -413,13 +446,17 @@ def _sensitivity(
         for name in WAITING:
             ends = at_ends(bench.profile, name)
             moved |= {f"{name} {i}": profile for i, profile in enumerate(ends)}
+    measured = {c.name: mean_judged(goal, held[c.name], held[default.name]) for c in finalists}
+    one_tape = bench.run(finalists, SELECT, 1, "other profiles")
     found = bench.run_on({**drawn, **moved}, finalists, SELECT, 1, "other profiles")
     better = {
-        place: _better(goal, default, chosen, finalists, runs) for place, runs in found.items()
+        place: _better(goal, chosen, _moved(goal, default, measured, one_tape, runs))
+        for place, runs in found.items()
     }
     rivals = [better[name] for name in drawn if better[name]]
     costs = {name.split()[0]: better[name] for name in moved if better[name]}
     return Sensitivity(
+        _better(goal, chosen, measured),
         len(drawn),
         len(drawn) - len(rivals),
         tuple(dict.fromkeys(rivals)),
@@ -429,15 +466,29 @@ def _sensitivity(
     )
 
 
-def _better(
+def _moved(
     goal: Goal,
     default: Candidate,
-    chosen: Candidate,
-    finalists: list[Candidate],
-    runs: dict[str, Runs],
-) -> str:
+    measured: dict[str, Judged],
+    before: dict[str, Runs],
+    after: dict[str, Runs],
+) -> dict[str, Judged]:
+    """What is known of candidates, moved by what another profile changes on the same tape."""
+    found = {}
+    for name, judged in measured.items():
+        was, now = (mean_judged(goal, runs[name], runs[default.name]) for runs in (before, after))
+        found[name] = Judged(
+            judged.objective + now.objective - was.objective,
+            tuple(
+                above + more - less
+                for above, more, less in zip(judged.excess, now.excess, was.excess, strict=True)
+            ),
+        )
+    return found
+
+
+def _better(goal: Goal, chosen: Candidate, judged: dict[str, Judged]) -> str:
     """Name of a finalist that beats the chosen one by more than the zone; empty if none does."""
-    judged = {c.name: mean_judged(goal, runs[c.name], runs[default.name]) for c in finalists}
     best = min(judged, key=lambda name: goal.rank(judged[name]))
     own = judged[chosen.name]
     is_beaten = goal.breaks(own) or own.objective > judged[best].objective + goal.zone

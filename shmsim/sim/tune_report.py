@@ -74,9 +74,15 @@ def notes(tuned: Tuned, budget: Budget) -> Iterator[str]:
     """What the choice rests on, sentence by sentence."""
     yield f"goal: {tuned.goal.text()}; default: {tuned.default}"
     n = max(tuned.choice.n_tapes)
-    ways = f"{len(tuned.searched)} candidates on {budget.search_tapes} tapes"
+    ways = f"{len(tuned.searched)} candidates on {_tapes(budget.search_tapes)}"
     finals = f"the best {len(tuned.finalists) - 1} and the default on up to {n} others"
     yield f"searched: {ways}, then chosen among {finals}"
+    for finalist in tuned.finalists:
+        if finalist.alike:
+            yield (
+                f"{finalist.candidate.name} stands for {', '.join(finalist.alike)} too: on this "
+                "workload they do just the same, figure by figure"
+            )
     sure = (
         f"with {100 * tuned.choice.probability:g} % the best of these, up to "
         f"{tuned.goal.zone:g} of the objective and the limits' tolerances"
@@ -85,7 +91,7 @@ def notes(tuned: Tuned, budget: Budget) -> Iterator[str]:
     )
     yield f"selection: {sure}"
     yield (
-        f"table: means and 95 % intervals over {tuned.finalists[0].figures[CORES].n} tapes that "
+        f"table: means and 95 % intervals over {_tapes(tuned.finalists[0].figures[CORES].n)} that "
         f"nothing was chosen on, {tuned.config.workload.requests} requests each; * significant, "
         "jointly with the limits"
     )
@@ -94,15 +100,26 @@ def notes(tuned: Tuned, budget: Budget) -> Iterator[str]:
             for limit, above in zip(tuned.goal.limits, finalist.excess, strict=True):
                 yield f"limit {limit.text()}: {_more(above.difference, limit)}"
     found = tuned.sensitivity
-    stands = f"the choice stands on {found.n_stands} of {found.n_profiles} bootstrapped profiles"
-    if found.rivals:
-        stands += f"; else {', '.join(found.rivals)}"
-    yield f"{stands} ({found.n_exact} of {found.n_costs} costs have no interval and stay)"
-    if found.costs:
+    stay = f"({found.n_exact} of {found.n_costs} costs have no interval and stay)"
+    if found.measured_rival:
+        yield (
+            f"on the tapes held out {found.measured_rival} does better with this profile already, "
+            "so other profiles cannot tell whether the choice stands; more tapes would, or a goal "
+            "with more room"
+        )
+    else:
+        stands = f"the choice stands on {found.n_stands} of {found.n_profiles} bootstrapped"
+        rivals = f"; else {', '.join(found.rivals)}" if found.rivals else ""
+        yield f"{stands} profiles{rivals} {stay}"
+    if found.costs and not found.measured_rival:
         pairs = ", ".join(f"{cost} (then {name})" for cost, name in found.costs.items())
         yield f"it hangs on {pairs}"
     if tuned.reason:
         yield f"kept the default, {tuned.default}: {tuned.reason}"
+
+
+def _tapes(n: int) -> str:
+    return f"{n} tape{'s' * (n != 1)}"
 
 
 def _rivals(tuned: Tuned) -> str:
@@ -129,10 +146,12 @@ def found_of(tuned: Tuned, profile: MachineProfile) -> dict[str, Any]:
         "n_searched": len(tuned.searched),
         "n_held_out": best.figures[CORES].n,
         "held_out": {name: list(best.figures[name][:3]) for name in figures},
-        "stands_on_profiles": [tuned.sensitivity.n_stands, tuned.sensitivity.n_profiles],
+        "alike": list(best.alike),
         "seed": tuned.config.seed,
         "profile_measured_at": profile.measured_at,
     }
+    if not tuned.sensitivity.measured_rival:  # else nobody can tell
+        found["stands_on_profiles"] = [tuned.sensitivity.n_stands, tuned.sensitivity.n_profiles]
     if tuned.config.payload.carries_bulk:
         payload = asdict(tuned.chosen.payload)
         found["payload"] = {key: payload[key] for key in ("routes", "divert_bytes", "arena")}

@@ -79,7 +79,7 @@ def test_a_waiter_of_this_machine_carries_it_out_and_learns(policy, carrier, mon
         writer, reader = RingWriter(segment, layout), RingReader(segment, layout, 0)
         uniform = Tape(1).uniform("reader", "policy")
         waiter = Waiter(
-            "reader", SCHEDULER_RECV, reader, policy, COSTS, uniform, lambda: rehearsed.append(1)
+            "reader", SCHEDULER_RECV, reader, policy, COSTS, uniform, lambda _: rehearsed.append(1)
         )
 
         def publish() -> None:
@@ -98,6 +98,6 @@ def test_a_waiter_of_this_machine_carries_it_out_and_learns(policy, carrier, mon
     assert got == list(range(n))
     assert len(waiter.rows) == n
     assert all(row.seen_ns >= max(row.published_ns, row.started_ns) for row in waiter.rows)
-    assert type(waiter._policies[0]) is type(policy)
+    assert type(waiter.policies[0]) is type(policy)
     check_plan(waiter._plan)
     assert not rehearsed or "rehearse" in str(policy)

@@ -32,7 +32,8 @@ def fresh(segment):
 def device_on(segment, policy=PRESETS["park"], **config) -> CudaDevice:
     def make_waiter(source):
         uniform = Tape(0).uniform("worker0 device", "policy")
-        return Waiter("worker0", DEVICE_DONE, source, policy, TYPICAL_COSTS, uniform, lambda: None)
+        args = ("worker0", DEVICE_DONE, source, policy, TYPICAL_COSTS, uniform)
+        return Waiter(*args, lambda _: None)
 
     asked = DeviceConfig(kind="cuda", max_len=MAX_LEN, **config)
     return CudaDevice(segment, 0, 1, "none", N_ROWS, asked, TINY, 1, make_waiter)

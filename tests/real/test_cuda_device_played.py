@@ -45,7 +45,8 @@ def segment():
 def device_on(segment, policy=PRESETS["park"], **config):
     def make_waiter(source):
         uniform = Tape(0).uniform("worker0 device", "policy")
-        return Waiter("worker0", DEVICE_DONE, source, policy, TYPICAL_COSTS, uniform, lambda: None)
+        args = ("worker0", DEVICE_DONE, source, policy, TYPICAL_COSTS, uniform)
+        return Waiter(*args, lambda _: None)
 
     asked = DeviceConfig(kind="cuda", max_len=64, **config)
     return CudaDevice(segment, 0, 1, "none", N_ROWS, asked, TINY, 1, make_waiter)

@@ -98,7 +98,7 @@ def gpu(request):
 
 def waiter_of(gpu, policy):
     uniform = Tape(0).uniform("worker0 device", "policy")
-    return Waiter("worker0", DEVICE_DONE, gpu.ends, policy, TYPICAL_COSTS, uniform, lambda: None)
+    return Waiter("worker0", DEVICE_DONE, gpu.ends, policy, TYPICAL_COSTS, uniform, lambda _: None)
 
 
 @pytest.mark.parametrize("policy", [EveryKind(), *PRESETS.values()], ids=["every", *PRESETS])

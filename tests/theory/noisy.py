@@ -28,4 +28,9 @@ def noisy_profile() -> MachineProfile:
     ):
         short, long = (Distribution.of([[ns]]) for ns in (5 * US, 25 * US))
         profile.costs[name] = Curve("asleep_ns", (0.0, 4e6), (short, long))
+    for both in profile.policy_costs.values():
+        for what, seed in (("plan", 3), ("after", 4)):
+            hot = np.random.default_rng(seed).exponential(3 * US, 500)
+            points = (Distribution.of([hot]), Distribution.of([12 * hot]))
+            both[what] = Curve("asleep_ns", (0.0, 4e6), points)
     return profile

@@ -9,7 +9,7 @@ from shmsim.bounds.recorded import recorded_waits
 from shmsim.bounds.replay import Clairvoyant, TimerOracle, alert_cost_ns, replay
 from shmsim.bounds.synthetic import PREDICTABLE, UNPREDICTABLE, assumed_profile
 from shmsim.bounds.trace import trace_of
-from shmsim.distribution import Distribution
+from shmsim.distribution import Curve
 from shmsim.policies import (
     PRESETS,
     BusySpin,
@@ -38,6 +38,7 @@ from shmsim.wait import (
 from shmsim.workload import Lengths, closed_loop
 from tests.theory.noisy import JITTERY, noisy_profile
 from tests.theory.runs import run
+from tests.toy import constant, toy_profile
 
 WORKLOAD = closed_loop(40, 3, Lengths(40, 300, 600), Lengths(8, 20, 30), Tape(5))
 #: Records lack the tokens of context, which `StepAhead` alone asks for.
@@ -46,7 +47,8 @@ KNOWS_NO_CONTEXT = sorted(n for n, policy in PRESETS.items() if not isinstance(p
 
 @pytest.mark.parametrize("name", KNOWS_NO_CONTEXT)
 def test_a_replay_of_a_run_of_the_model_gives_its_delays_and_cpu_times(name):
-    profile = noisy_profile()
+    # A row of a wait does not hold what deciding took.
+    profile = replace(noisy_profile(), policy_costs=toy_profile().policy_costs)
     records = run(PRESETS[name], WORKLOAD, profile=profile, step_time=JITTERY, seed=3)
     trace = recorded_waits(records, "scheduler", SCHEDULER_RECV)
     found = replay(PRESETS[name], trace, profile, Tape(3), entity="scheduler")
@@ -93,14 +95,18 @@ def test_policies_meet_the_same_luck():
     assert one.delay_ns.tolist() == other.delay_ns.tolist()
 
 
+def always(ns):
+    """A cost that nothing changes."""
+    return Curve("", (0.0,), (constant(ns),))
+
+
 def test_a_wait_that_was_left_undecided_is_charged_what_a_policy_that_decides_nothing_takes():
     profile = assumed_profile()
     prices = {"StepAhead": 100 * US, "SpinThenPark": 1 * US}
     priced = replace(
         profile,
         policy_costs={
-            name: {"plan": Distribution.of([[ns]]), "after": Distribution.of([[0]])}
-            for name, ns in prices.items()
+            name: {"plan": always(ns), "after": always(0)} for name, ns in prices.items()
         },
     )
     trace = trace_of([5 * MS] * 40)

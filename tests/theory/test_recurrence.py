@@ -128,7 +128,9 @@ def carried_profile():
         costs[name] = Curve("", (0.0,), (Distribution.of([values]),))
     for name in ("plan", "after"):
         for both in profile.policy_costs.values():
-            both[name] = Distribution.of([1 * US + np.random.default_rng(3).exponential(US, 200)])
+            hot = 1 * US + np.random.default_rng(3).exponential(US, 200)
+            points = tuple(Distribution.of([times * hot]) for times in (1, 3, 20))
+            both[name] = Curve("asleep_ns", (0.0, 1.0 * MS, 5.0 * MS), points)
     return profile
 
 

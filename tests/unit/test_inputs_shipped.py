@@ -102,7 +102,7 @@ COST = {"mark": "assumed", "source": "a test", "points": [{"p50": 10, "p99": 20}
 
 
 def shipped_with(**changes):
-    policy = {"plan": {"p50": 1}, "after": {"p50": 1}}
+    policy = {what: {"points": [{"p50": 1}]} for what in ("plan", "after")}
     content = {
         "measured_at": "2026-11-29",
         "machine": {},

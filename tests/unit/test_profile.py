@@ -228,7 +228,7 @@ def test_sources_are_stored_and_absent_ones_were_calibrated(tmp_path):
 def test_a_profile_without_sources_is_stored_as_ever(tmp_path):
     toy_profile().write(tmp_path / "profile.json")
     assert "sources" not in json.loads((tmp_path / "profile.json").read_text())
-    assert VERSION == 2
+    assert VERSION == 3
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,16 @@ def slowness(
 
 
 @compiled
+def rest(s: Words, lane: int, mode: int, rested_ns: int) -> None:
+    """Be at the end of a rest (`shmsim.sim.contended.Lane.rest`)."""
+    if mode == w.REHEARSED:
+        s[lane + w.L_COLD_PLAN] = s[lane + w.L_COLD_AFTER] = 0
+    elif mode != w.SPUN:
+        s[lane + w.L_COLD_PLAN] = max(s[lane + w.L_COLD_PLAN], rested_ns)
+        s[lane + w.L_COLD_AFTER] = max(s[lane + w.L_COLD_AFTER], rested_ns)
+
+
+@compiled
 def learn(s: Words, x: Numbers, process: int, lane: int) -> None:
     """Let the policies learn from the last waits, off the critical path."""
     actor = s[process + w.P_ACTOR]
@@ -94,7 +104,9 @@ def learn(s: Words, x: Numbers, process: int, lane: int) -> None:
             )
             index = s[site + w.Z_N_LEARNT]
             s[site + w.Z_N_LEARNT] = index + 1
-            s[lane + w.L_OWED] += cost_at(s, x, s[site + w.Z_AFTER], index, 0.0)
+            along = float(s[lane + w.L_COLD_AFTER])
+            s[lane + w.L_COLD_AFTER] = 0
+            s[lane + w.L_OWED] += cost_at(s, x, s[site + w.Z_AFTER], index, along)
 
 
 @compiled

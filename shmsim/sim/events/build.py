@@ -227,7 +227,6 @@ class _Actors:
         self._profile = profile
         self._n = first
         self.names: list[str] = []
-        self._kept: list[dict[str, Curve]] = []
 
     def actor(self, name: str, is_scheduler: bool, n_sites: int) -> int:
         """A process."""
@@ -270,8 +269,6 @@ class _Actors:
         worker = "" if is_scheduler else "worker_"
         names = (*_WAIT_COSTS, f"{worker}rehearsal", *(f"{worker}{name}" for name in _SLOW))
         cost = self._profile.costs_of_policy(type(policy).__name__)
-        curves = {what: Curve("", (0.0,), (cost[what],)) for what in ("plan", "after")}
-        self._kept.append(curves)  # the id of a curve must not be used twice
         state, n_words, numbers, n_numbers = store_policy(memory, policy)
         store_policy(memory, policy)  # the second call's, right behind
         site = memory.record(
@@ -285,8 +282,8 @@ class _Actors:
                 w.Z_STATE_NUMBERS: n_numbers,
                 w.Z_UNIFORM: luck.stream(entity, "policy"),
                 w.Z_DRAWS: luck.table(entity, names, prefix),
-                w.Z_PLAN: luck.stream(entity, "plan", curves["plan"]),
-                w.Z_AFTER: luck.stream(entity, "after", curves["after"]),
+                w.Z_PLAN: luck.stream(entity, "plan", cost["plan"]),
+                w.Z_AFTER: luck.stream(entity, "after", cost["after"]),
                 w.Z_FINISHED: memory.words(w.LESSON * w.FINISHED_ROOM),
                 w.Z_FINISHED_UNIFORM: memory.numbers(w.FINISHED_ROOM),
             },

@@ -11,6 +11,7 @@ from shmsim.sim.events.acting import (
     know,
     learn,
     pend,
+    rest,
     sleep,
     slowness,
     wake,
@@ -119,9 +120,10 @@ def scheduling(s: Words, x: Numbers, p: int) -> bool:
                 return True
             state = _SENT
         if state == _SENT:
-            if s[p + w.D_IS_LAST] != 0:
+            waits_twice = not is_async and two_calls
+            if s[p + w.D_IS_LAST] != 0 and not waits_twice:
                 learn(s, x, p, lane)
-            if not is_async and two_calls:
+            if waits_twice:
                 s[p + w.P_STATE] = _FIRST_RECEIVED
                 call_receive(s, p, 0, batch, s[engine + w.EN_SECOND_BYTES])
                 return True
@@ -191,6 +193,7 @@ def scheduling(s: Words, x: Numbers, p: int) -> bool:
                 s[lane + w.L_UNPLACED] += cpu_ns
             s[p + w.D_N_IDLES] = index + 1
             s[p + w.P_STATE] = _ROUND
+            rest(s, lane, w.PARKED, rested_ns)
             return busy(s, p, lane, slowness(s, x, actor, idle_draws, index, w.PARKED, rested_ns))
 
         # Tell the workers to leave.

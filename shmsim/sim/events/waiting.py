@@ -6,7 +6,7 @@ on after a sleep on the doorbell.
 """
 
 from shmsim.sim.events import words as w
-from shmsim.sim.events.acting import busy, slowness
+from shmsim.sim.events.acting import busy, rest, slowness
 from shmsim.sim.events.agenda import go_on_after, schedule, set_timer
 from shmsim.sim.events.asking import ask
 from shmsim.sim.events.compiling import compiled
@@ -103,7 +103,8 @@ def waiting(s: Words, x: Numbers, p: int) -> bool:
             if not _is_sound(s, p + w.V_PLAN):
                 s[w.STATUS] = w.REFUSED
                 return False
-            plan_ns = cost_at(s, x, s[site + w.Z_PLAN], index, 0.0)
+            plan_ns = cost_at(s, x, s[site + w.Z_PLAN], index, float(s[lane + w.L_COLD_PLAN]))
+            s[lane + w.L_COLD_PLAN] = 0
             s[p + w.V_STATE] = _BEGUN
             enter_ns = plan_ns + table_cost(s, x, table, w.WAIT_ENTER, index, 0.0)
             if not busy(s, p, lane, enter_ns):
@@ -368,6 +369,7 @@ def waiting(s: Words, x: Numbers, p: int) -> bool:
             break
     mode, rested_ns = s[p + w.V_MODE], s[p + w.V_RESTED]
     s[p + w.V_SLOWNESS] = slowness(s, x, actor, table, index, mode, rested_ns)
+    rest(s, lane, mode, rested_ns)
     _record(s, x, p, found_ns(s, source))
     s[p + w.P_ROUTINE] = s[p + w.V_CALLER]
     return True

@@ -242,9 +242,18 @@ ENTRY: Final = 4  # words of the agenda for each event: instant, order, event, a
     A_SITES,  # and the words behind it
     ACTOR,
 ) = range(14)
-(L_THREAD, L_IS_GUARDED, L_OWED, L_CROWDED_UNTIL, L_EMULATION, L_UNPLACED, L_N_PREEMPTED, LANE) = (
-    range(8)
-)
+(
+    L_THREAD,
+    L_IS_GUARDED,
+    L_OWED,
+    L_COLD_PLAN,
+    L_COLD_AFTER,
+    L_CROWDED_UNTIL,
+    L_EMULATION,
+    L_UNPLACED,
+    L_N_PREEMPTED,
+    LANE,
+) = range(10)
 (Q_THREAD, Q_CPU, Q_IS_TAKEN, Q_N_WAITING, Q_WAITING, COURIER) = range(6)
 (
     Z_KIND,

@@ -12,6 +12,7 @@ from shmsim.sim.events.acting import (
     know,
     learn,
     pend,
+    rest,
     sleep,
     slowness,
     wake,
@@ -103,7 +104,6 @@ def working(s: Words, x: Numbers, p: int) -> bool:
                     call_publish(s, p, WORKER, replies, reply_slots, n_bytes, work_ns, lane)
                     return True
         if state == _REPLIED:
-            learn(s, x, p, lane)
             s[p + w.P_STATE] = _SECOND_CALLED
             call_wait(s, p, WORKER, site, inbox, lane, 1, s[batch + w.M_STEP])
             know(s, p, s[p + w.E_N_DECODE], s[p + w.E_N_PREFILL], s[p + w.E_N_KV])
@@ -117,6 +117,7 @@ def working(s: Words, x: Numbers, p: int) -> bool:
             return True
         if state == _HAND_OVER:
             if not is_async:
+                learn(s, x, p, lane)
                 s[p + w.P_STATE] = _CALL
                 s[p + w.P_ROUTINE] = FINISH
                 s[p + w.F_CALLER] = WORKER
@@ -318,6 +319,7 @@ def finishing(s: Words, x: Numbers, p: int) -> bool:
             work_ns = next_cost(s, x, draws, w.DEVICE_RETURN, 0.0)
             rest_draws = s[actor + w.A_REST_DRAWS]
             work_ns += slowness(s, x, actor, rest_draws, step, w.DOZED, rested_ns)
+            rest(s, lane, w.DOZED, rested_ns)
             s[p + w.F_WORK] = work_ns
             leave(s, device, step)
             state = _F_REPLY
@@ -337,7 +339,5 @@ def finishing(s: Words, x: Numbers, p: int) -> bool:
             n_bytes = s[s[engine + w.EN_REPLY_BYTES] + n]
             call_publish(s, p, FINISH, replies, slots, n_bytes, work_ns, lane)
             return True
-        if s[engine + w.EN_IS_ASYNC] == 0:
-            learn(s, x, p, lane)
         s[p + w.P_ROUTINE] = s[p + w.F_CALLER]
         return True

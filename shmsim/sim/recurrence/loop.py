@@ -93,11 +93,36 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) ->
     plan, after = policy_within(plan), policy_within(after)
 
     @within
+    def absorb(eng: Any, states: Any, site: Any) -> Any:
+        """Let the policy learn from the last wait; what that takes is not yet due (`learn`).
+
+        The next wait at a site may begin before there is time to learn. The policy of the other
+        call then decides, so that it does not matter whether this one has learnt.
+        """
+        site.is_finished = 0
+        site.n_lessons += 1
+        outcome = WaitOutcome(
+            site.found_ns - site.started_ns,
+            site.seen_ns - site.started_ns,
+            site.stage,
+            StageCpu(site.cpu_ns[0], site.cpu_ns[1], site.cpu_ns[2], site.cpu_ns[3]),
+            site.overshoot_ns,
+            site.belled != 0,
+            0,
+        )
+        # Most policies ask for no number: then it is not even looked up.
+        uniform = site.uniform if learns_late else number(eng, site.costs + UNIFORM, site.index)
+        state = state_at(states, site.policy + site.call)
+        pack(state, after(unpack(state), _context(site, eng, uniform), outcome))
+
+    @within
     def begin(eng: Any, states: Any, decisions: Any, actor: Any, site: Any, batch: Any) -> Any:
         """`Actor.await_source` up to the wait itself; False if the plan cannot be carried out.
 
         The batch is the last that this side knows.
         """
+        if site.is_finished:
+            absorb(eng, states, site)
         index = site.n_waits
         site.n_waits = index + 1
         site.index = index
@@ -123,8 +148,9 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) ->
         _note(site, 3, chosen.fourth)
         work_ns = site.begin_ns
         if work_ns < 0:
-            work_ns = draw_from(eng, decisions, site.decision + PLAN, index, 0)
+            work_ns = draw_from(eng, decisions, site.decision + PLAN, index, actor.cold_plan_ns)
             work_ns += draw(eng, site.costs + ENTER, index, 0)
+        actor.cold_plan_ns = 0
         spend(actor, work_ns)
         site.started_ns = actor.t_ns
         return is_sound(site)
@@ -132,24 +158,14 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) ->
     @within
     def learn(eng: Any, states: Any, decisions: Any, actor: Any, site: Any) -> Any:
         """`Actor.learn` at one site."""
-        if not site.is_finished:
-            return
-        site.is_finished = 0
-        outcome = WaitOutcome(
-            site.found_ns - site.started_ns,
-            site.seen_ns - site.started_ns,
-            site.stage,
-            StageCpu(site.cpu_ns[0], site.cpu_ns[1], site.cpu_ns[2], site.cpu_ns[3]),
-            site.overshoot_ns,
-            site.belled != 0,
-            0,
-        )
-        # Most policies ask for no number: then it is not even looked up.
-        uniform = site.uniform if learns_late else number(eng, site.costs + UNIFORM, site.index)
-        state = state_at(states, site.policy + site.call)
-        pack(state, after(unpack(state), _context(site, eng, uniform), outcome))
-        actor.owed_ns += draw_from(eng, decisions, site.decision + AFTER, site.n_learnt, 0)
-        site.n_learnt += 1
+        if site.is_finished:
+            absorb(eng, states, site)
+        while site.n_lessons:
+            x = actor.cold_after_ns
+            actor.cold_after_ns = 0
+            actor.owed_ns += draw_from(eng, decisions, site.decision + AFTER, site.n_learnt, x)
+            site.n_learnt += 1
+            site.n_lessons -= 1
 
     return begin, learn
 
@@ -213,6 +229,7 @@ def _device_waiting(begin_device: Any, learn_device: Any) -> tuple[Any, Any, Any
         end_wait(eng, actor, site, actor_at(eng.actors, 1 + rank))
         if eng.is_async:
             _copy_site(site, past_of(eng, rank, batch.step))
+            site.is_finished = 0  # what is learnt is learnt from the copy
         return True
 
     @inner
@@ -326,12 +343,17 @@ def _loop(
         return begin(eng, eng.states, eng.decisions, sched, site, batch)
 
     @inner
-    def await_calls(eng: Any, batch: Any) -> Any:
-        """Let every worker learn and wait for its next call; False: some plan is bad."""
+    def worker_learns(eng: Any, rank: Any) -> Any:
+        worker, site = actor_at(eng.actors, 1 + rank), site_at(eng.sites, eng.n_replies + rank)
+        learn(eng, eng.states, eng.decisions, worker, site)
+        return learn_from_device(eng, rank)
+
+    @inner
+    def await_calls(eng: Any, batch: Any, learns: Any) -> Any:
+        """Let every worker wait for its next call, and learn before; False: some plan is bad."""
         for rank in range(eng.n_workers):
             worker, site = actor_at(eng.actors, 1 + rank), site_at(eng.sites, eng.n_replies + rank)
-            learn(eng, eng.states, eng.decisions, worker, site)
-            if not learn_from_device(eng, rank):
+            if learns and not worker_learns(eng, rank):
                 return False
             if not begin(eng, eng.states, eng.decisions, worker, site, batch):
                 eng.culprit = eng.n_replies + rank
@@ -350,7 +372,7 @@ def _loop(
         n_prompt = n_replies if is_late else n_workers
         lanes = 1 + (n_workers if is_async else 0)
         has_begun = site_at(eng.sites, n_replies).n_waits > 0
-        if not has_begun and not await_calls(eng, batch_of(eng, -1)):
+        if not has_begun and not await_calls(eng, batch_of(eng, -1), False):
             return BAD_PLAN
         while eng.n_finished < eng.n_requests:
             is_at_end = eng.step >= stop_step
@@ -376,7 +398,7 @@ def _loop(
                 if not send(eng, batch):
                     eng.culprit = eng.step - 1
                     return OUTSIDE_LAW
-                if not is_async:
+                if not is_async and not two_calls:
                     scheduler_learns(eng)
                 if two_calls:
                     if not is_async:
@@ -385,14 +407,14 @@ def _loop(
                                 return BAD_PLAN
                             publish_reply(eng, batch, rank)
                         read_first_replies(eng, batch)
-                    if not await_calls(eng, batch):
+                    if not await_calls(eng, batch, False):
                         return BAD_PLAN
                     send_second_call(eng)
                     if not is_async:
                         scheduler_learns(eng)
                 if is_async:
                     hand_over(eng, batch)
-                    if not await_calls(eng, batch):
+                    if not await_calls(eng, batch, True):
                         return BAD_PLAN
                     if is_last_in_flight:
                         scheduler_learns(eng)
@@ -405,6 +427,8 @@ def _loop(
             for rank in range(n_prompt):
                 if rank < n_replies and not await_reply(eng, batch, rank):
                     return BAD_PLAN
+                if not is_async and not worker_learns(eng, rank):
+                    return BAD_PLAN
                 work_ns = finish(eng, batch, rank)
                 if work_ns < 0:
                     return BAD_PLAN
@@ -414,7 +438,7 @@ def _loop(
                 else:
                     spend(actor_at(eng.actors, lanes + rank), 0)
             end_step(eng, batch)
-            if not is_async and not await_calls(eng, batch):
+            if not is_async and not await_calls(eng, batch, False):
                 return BAD_PLAN
         if not drain(eng):
             return BAD_PLAN

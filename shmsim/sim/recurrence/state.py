@@ -23,9 +23,9 @@ def _record(*names: str, **more: Any) -> np.dtype[Any]:
 #: does up to the publication of a call or of a result, ``take_ns`` from seeing one on, if these
 #: costs are constant; else -1.
 ACTOR: Final = _record(
-    "costs", "t_ns", "owed_ns", "cpu_ns", "courier_ns", "emulation_ns", "notified", "elided",
-    "n_published", "n_read", "n_rounds", "n_rows", "last_launch_ns", "rank", "write_ns",
-    "take_ns",
+    "costs", "t_ns", "owed_ns", "cold_plan_ns", "cold_after_ns", "cpu_ns", "courier_ns",
+    "emulation_ns", "notified", "elided", "n_published", "n_read", "n_rounds", "n_rows",
+    "last_launch_ns", "rank", "write_ns", "take_ns",
 )  # fmt: skip
 
 #: A site, its wait in progress, and how its last wait ended; see `shmsim.sim.actor.Site`. ``costs``
@@ -34,7 +34,8 @@ SITE: Final = np.dtype(
     [
         *((name, _INT) for name in (
             "costs", "decision", "begin_ns", "kind", "policy", "first_call",
-            "alternates", "n_waits", "n_learnt", "last_seen_ns", "call", "step", "pending",
+            "alternates", "n_waits", "n_learnt", "n_lessons", "last_seen_ns", "call", "step",
+            "pending",
             "n_decode", "n_prefill", "n_kv", "since_ns", "index",
             "started_ns", "found_ns", "seen_ns", "stage", "used_ns", "overshoot_ns", "belled",
             "mode", "rested_ns", "slowness_ns", "armed_ns", "is_finished",

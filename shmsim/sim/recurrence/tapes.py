@@ -6,7 +6,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shmsim.config import RunConfig
-from shmsim.distribution import Curve
 from shmsim.profile import AT_DEVICE, MachineProfile
 from shmsim.sim.contended import CARRYING
 from shmsim.sim.loop import _reply_bytes, _request_bytes
@@ -233,12 +232,11 @@ class SharedTape:
 
     def _deciding(self, policy_name: str, sites: list[tuple[str, int]]) -> "Deciding":
         of_policy = self.profile.costs_of_policy(policy_name)
-        curves = [Curve("", (0.0,), (of_policy[what],)) for what in ("plan", "after")]
         costs = Costs()
         plans = []
         for entity, rate in sites:
-            plans.append(costs.add(curves[0], entity, "plan", rate))
-            costs.add(curves[1], entity, "after", rate)
+            plans.append(costs.add(of_policy["plan"], entity, "plan", rate))
+            costs.add(of_policy["after"], entity, "after", rate)
         plan_ns = [costs.constant_ns(plan) for plan in plans]
         return Deciding(plans, plan_ns, self._passage(costs))
 

@@ -31,7 +31,7 @@ from shmsim.sim.recurrence.luck import (
 )
 from shmsim.sim.recurrence.memory import float_at, inner, int_at, within
 from shmsim.sim.recurrence.state import actor_at, site_at, step_row_at, tokens_at, wait_row_at
-from shmsim.sim.recurrence.waits import carried_ns, meet
+from shmsim.sim.recurrence.waits import DOZED, PARKED, REHEARSED, SPUN, carried_ns, meet
 
 
 @within
@@ -41,6 +41,16 @@ def spend(actor: Any, duration_ns: Any) -> Any:
     actor.owed_ns = 0
     actor.cpu_ns += duration_ns
     actor.t_ns += duration_ns
+
+
+@within
+def rest(actor: Any, mode: Any, rested_ns: Any) -> Any:
+    """Be at the end of a rest (`shmsim.sim.contended.Lane.rest`)."""
+    if mode == REHEARSED:
+        actor.cold_plan_ns = actor.cold_after_ns = 0
+    elif mode != SPUN:
+        actor.cold_plan_ns = max(actor.cold_plan_ns, rested_ns)
+        actor.cold_after_ns = max(actor.cold_after_ns, rested_ns)
 
 
 @within
@@ -119,6 +129,7 @@ def end_wait(eng: Any, actor: Any, site: Any, process: Any) -> Any:
     """Be at the end of the wait at a site; its row is one of a process, by its main thread."""
     actor.t_ns = site.seen_ns
     actor.cpu_ns += site.used_ns
+    rest(actor, site.mode, site.rested_ns)
     if eng.keeps_rows:
         row = wait_row_at(eng.wait_rows, process.rank * eng.most_wait_rows + process.n_rows)
         process.n_rows += 1
@@ -247,6 +258,7 @@ def idle(eng: Any, sched: Any, arrival_ns: Any) -> Any:
     eng.n_idles += 1
     sched.t_ns += rested_ns + draw(eng, sched.costs + IDLE_OVERSHOOT, index, rested_ns)
     sched.cpu_ns += draw(eng, sched.costs + IDLE_CPU, index, rested_ns)
+    rest(sched, PARKED, rested_ns)
     slow_ns = draw(eng, sched.costs + IDLE_SLOW, index, rested_ns) if rested_ns > 0 else 0
     spend(sched, max(0, slow_ns))
 
@@ -305,6 +317,7 @@ def await_echo(eng: Any, actor: Any, batch: Any, index: Any) -> Any:
         end_ns = batch.done_ns if is_known else batch.soonest_ns
         actor.emulation_ns += batch.done_ns - max(end_ns - eng.guard_ns, now_ns)
         actor.t_ns = batch.done_ns
+        rest(actor, DOZED, rested_ns)
     work_ns = draw(eng, actor.costs + RETURN, batch.step, 0)
     if rested_ns > 0:
         work_ns += max(0, draw(eng, actor.costs + END_SLOW, batch.step, rested_ns))
