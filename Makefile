@@ -104,7 +104,7 @@ clean:
 # A stamp is newer than what it was made from: a second call installs nothing.
 
 $(VENV)/.stamp-venv: constraints.txt | check-python
-	@echo "setting up $(VENV), about 1 min ..."
+	@echo "setting up $(VENV), once: 1 to 3 minutes, most of it downloads ..."
 	@$(PYTHON) -m venv $(VENV) || \
 	    { echo "could not make $(VENV): on Debian and Ubuntu, apt-get install python3-venv" >&2; exit 1; }
 	@$(PIP) install -c constraints.txt setuptools wheel

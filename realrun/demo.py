@@ -13,13 +13,15 @@ from realrun.host import machine_facts, warnings_about
 from shmsim.console import console, details, diagnostics
 from shmsim.workload import read_trace
 
-_DELAY_PRICE: Final = 10
 _CONFIG: Final = """\
 # Written by 'realrun demo'; edit it and run the commands again.
 [engine]
-workers = {workers}            # one per GPU
+workers = 1            # one per GPU
 calls_per_step = 2     # execute_model and sample_tokens, as vLLM does
-scheduling = "sync"    # or "async": two batches in flight
+# One batch at a time. vLLM schedules "async" unless told otherwise (since 0.14.0): two batches in
+# flight, so that waits overlap with work and cost less. Write "async" to see that; it needs a third
+# thread, whose spinning takes time from the others where there are two cores.
+scheduling = "sync"
 
 [device]
 kind = "echo"          # a device clock: no GPU needed
@@ -34,7 +36,8 @@ jitter = 0.01          # coefficient of variation
 [run]
 seed = 1
 repeats = 2
-delay_price = {delay_price}   # core-seconds you would pay to take a second off the critical path
+delay_price = 10       # core-seconds you would pay to take a second off the critical path; also the
+                       # goal of 'shmsim tune', and what the verdict weighs by
 """
 _GENERATED: Final = """\
 # Token counts by the quantiles of Azure's conversation trace of 2023, Poisson arrivals.
@@ -83,10 +86,7 @@ def run_demo(folder: Path, trace: Path | None) -> dict[str, Any]:
         read_trace(trace)  # before a minute of calibration, not after
     folder.mkdir(parents=True, exist_ok=True)
     config, profile, policy = (folder / n for n in ("config.toml", "profile.json", "policy.json"))
-    workload = _GENERATED
-    if trace is not None:
-        workload = _TRACED.format(path=json.dumps(str(trace.resolve())))
-    config.write_text(_CONFIG.format(workers=1, workload=workload, delay_price=_DELAY_PRICE))
+    config.write_text(demo_config(trace))
     facts = machine_facts()
     console.print(
         f"this box: {facts['cpu']}, {len(facts['affinity'])} usable cores, "
@@ -96,8 +96,7 @@ def run_demo(folder: Path, trace: Path | None) -> dict[str, Any]:
     for warning in warnings_about(facts):
         console.print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True)
     _command("realrun", "calibrate", "-o", str(profile))
-    tuning = ("--quick", "--goal", f"price={_DELAY_PRICE}")
-    _command("shmsim", "tune", str(config), "-p", str(profile), "-o", str(policy), *tuning)
+    _command("shmsim", "tune", str(config), "-p", str(profile), "-o", str(policy), "--quick")
     policies = [part for name in (*_BASELINES, str(policy)) for part in ("--policy", name)]
     _command(
         "realrun", "validate", str(config), "-p", str(profile), *policies, "-o", str(folder)
@@ -117,6 +116,14 @@ def run_demo(folder: Path, trace: Path | None) -> dict[str, Any]:
         "table": json.loads((folder / "validation.json").read_text())["table"],
         "took_s": took_s,
     }
+
+
+def demo_config(trace: Path | None) -> str:
+    """The config that the demo writes, for people to edit; of a trace, or a generated workload."""
+    workload = _GENERATED
+    if trace is not None:
+        workload = _TRACED.format(path=json.dumps(str(trace.resolve())))
+    return _CONFIG.format(workload=workload)
 
 
 def _command(*words: str) -> None:

@@ -100,7 +100,7 @@ def validation_table(validation: Validation) -> Table:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         caption=f"hit: TPOT p50 within {100 * TPOT_MARGIN:g} %, CPU of each process within "
-        f"{100 * CPU_MARGIN:g} points",
+        f"{100 * CPU_MARGIN:g} points; that a smaller effect was foreseen it does not show",
         caption_justify="left",
         caption_style="",
     )
@@ -189,12 +189,36 @@ def verdict(validation: Validation, winner: str, reference: str) -> str:
         else f"takes {-saved['measured']:.2f} cores more than the {before:.2f} of {reference}"
     )
     delay = validation.compare(winner, "scheduler_delay_p50_ns").measured / US
+    beside = beside_the_margin(change, added["simulated"], noise, validation.config.repeats)
     return (
         f"On this box, with this workload: {winner} {effect} and {words} the time per output "
         f"token{certainty}. Predicted: {saved['simulated']:.2f} cores saved, "
-        f"{100 * added['simulated']:+.1f} % TPOT. "
+        f"{100 * added['simulated']:+.1f} % TPOT. {beside}"
         f"The scheduler sees a reply {delay:.1f} µs after it was published (median). "
         f"{_at_the_price(validation, winner, reference)}"
+    )
+
+
+def beside_the_margin(change: float, foreseen: float, noise: float, n_repeats: int) -> str:
+    """What a hit says about an effect on TPOT that is smaller than the margin; else nothing.
+
+    Parameters
+    ----------
+    change, foreseen
+        The effect, measured and predicted, as shares of the reference's TPOT.
+    noise
+        Half the range of repeats, as a share.
+    n_repeats
+        How many there are; a single one knows no noise.
+    """
+    if abs(change) > TPOT_MARGIN:
+        return ""
+    off = abs(foreseen - change)
+    within = ", less than the noise" if off <= noise and n_repeats > 1 else ""
+    return (
+        f"The {100 * TPOT_MARGIN:g} % that count as a hit are more than this effect, so a hit does "
+        "not show that it was foreseen; of the effect itself the prediction is "
+        f"{100 * off:.1f} points off{within}. "
     )
 
 

@@ -31,7 +31,7 @@ from shmsim.policies import POLICIES, PRESETS, SOURCES
 from shmsim.policies.parameters import parameters_of
 from shmsim.program import Output, Program
 from shmsim.provenance import MARKS
-from shmsim.tuner import GOAL, parse_goal
+from shmsim.tuner import parse_goal
 from shmsim.units import format_ns
 from shmsim.wait import WaitPolicy
 
@@ -170,9 +170,10 @@ def tune_command(
         typer.Option(
             "--goal",
             help="Limits against the default, then what is to be least: cpu, memory, tpot-p50, "
-            "..., or 'price R', which is cores + R x (TPOT / TPOT of the default - 1).",
+            "..., or 'price R', which is cores + R x (TPOT / TPOT of the default - 1). Without it "
+            "the price of the config's run.delay_price, as 'realrun demo' and every verdict.",
         ),
-    ] = GOAL,
+    ] = "",
     quick: Annotated[
         bool, typer.Option("--quick", help="Short list, few tapes: 20 s instead of minutes.")
     ] = False,
@@ -195,7 +196,7 @@ def tune_command(
 
     config = load_or_default(config_path)
     profile = load_profile(profile_path)
-    goal = parse_goal(goal_text)
+    goal = parse_goal(goal_text or f"price {config.delay_price:g}")
     budget = QUICK if quick else FULL
     with Bar() as bar, _workers(cluster, jobs, bar) as workers:
         tuned = tune(
@@ -211,6 +212,11 @@ def tune_command(
     console.print(finalists_table(tuned))
     for note in notes(tuned, budget):
         console.print(note, markup=False)
+    if not goal_text:
+        console.print(
+            f"that price is the config's run.delay_price; limits instead: --goal '{_LIMITS}'",
+            markup=False,
+        )
     chosen = tuned.chosen
     found = found_of(tuned, profile)
     write_policy(out, NamedPolicy("tuned", chosen.policy), found)
@@ -236,6 +242,7 @@ def _workers(cluster: str, jobs: int, bar: Bar) -> AbstractContextManager["Clust
     return Cluster(cluster)
 
 
+_LIMITS: Final = "tpot-p99 <= +1%, ttft-idle <= +1ms, then cpu"
 _SWEEP_HELP: Final = """Run policies x workloads x profiles on common tapes; tables with intervals.
 
 SWEEP.toml names profiles and policies, and what varies in the config:

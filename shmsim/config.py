@@ -54,7 +54,8 @@ class EngineConfig:
     calls_per_step
         1, or 2 as vLLM does (``execute_model``, ``sample_tokens``).
     scheduling
-        ``"sync"``, or ``"async"``: two batches in flight.
+        ``"sync"``, or ``"async"``: two batches in flight, as vLLM does unless told otherwise (since
+        0.14.0).
     max_sequences, max_batched_tokens
         Limits of a batch, by vLLM's names ``max_num_seqs`` and ``max_num_batched_tokens``.
     device_wait

@@ -71,7 +71,9 @@ def _verdict(stored: StoredValidation, reference: str, chosen: str) -> Html:
     parts.append(
         paragraph(
             f"The model foresaw {n_inside} of {n_all} figures to within {100 * TPOT_MARGIN:g} % of "
-            f"TPOT and {100 * CPU_MARGIN:g} points of CPU; nothing in it is fitted to these runs."
+            f"TPOT and {100 * CPU_MARGIN:g} points of CPU; nothing in it is fitted to these runs. "
+            "That margin is of the figure itself: an effect smaller than it may be missed by a "
+            "prediction inside."
         )
     )
     n_disturbed = sum(map(_is_disturbed, _processes(stored)))

@@ -4,10 +4,9 @@
 """
 
 from shmsim.tuner.candidates import coarse, distinct, neighbours, written
-from shmsim.tuner.goal import GOAL, Goal, Judged, Limit, parse_goal
+from shmsim.tuner.goal import Goal, Judged, Limit, parse_goal
 
 __all__ = [
-    "GOAL",
     "Goal",
     "Judged",
     "Limit",

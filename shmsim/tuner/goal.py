@@ -7,9 +7,6 @@ from typing import Final, NamedTuple
 from shmsim.nearest import did_you_mean
 from shmsim.units import US, format_ns, parse_duration_ns
 
-#: The goal unless another is given.
-GOAL: Final = "tpot-p99 <= +1%, ttft-idle <= +1ms, then cpu"
-
 CORES: Final = "cores"  #: CPU of scheduler and workers together
 MEMORY: Final = "memory_bytes"  #: shared memory of rings and arena
 
@@ -168,7 +165,7 @@ def parse_goal(text: str) -> Goal:
 
     Examples
     --------
-    >>> parse_goal(GOAL).text()
+    >>> parse_goal("tpot-p99 <= +1%, ttft-idle <= +1ms, then cpu").text()
     'tpot-p99 <= +1%, ttft-idle <= +1ms, then cpu'
     >>> parse_goal("price 10")
     Goal(limits=(), figure='', delay_price=10.0)

@@ -1,9 +1,10 @@
 import pytest
 
-from shmsim.tuner import GOAL, parse_goal
+from shmsim.tuner import parse_goal
 from shmsim.tuner.goal import CORES, Limit
 from shmsim.units import MS, US
 
+GOAL = "tpot-p99 <= +1%, ttft-idle <= +1ms, then cpu"
 DEFAULT = {
     CORES: 1.0,
     "memory_bytes": 100.0,

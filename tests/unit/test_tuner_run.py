@@ -24,9 +24,10 @@ from shmsim.sim.tune_picture import tuning_picture, write_picture
 from shmsim.sim.tune_profiles import at_ends, n_exact, redrawn
 from shmsim.sim.tune_report import finalists_table, found_of, notes
 from shmsim.sim.tune_runs import HELD_OUT, SEARCH, SELECT, Bench, shared_bytes, shortened
-from shmsim.tuner import GOAL, parse_goal, written
+from shmsim.tuner import parse_goal, written
 from shmsim.units import MS
 
+GOAL = "tpot-p99 <= +1%, ttft-idle <= +1ms, then cpu"
 PROFILE = MachineProfile.shipped("vm-2cpu")
 SPIN, PARK = parse_policy("spin"), parse_policy("park")
 TINY = RunConfig(
@@ -132,6 +133,57 @@ def test_the_report_says_what_the_choice_rests_on(tuned, tmp_path):
     )
 
 
+def without_intervals(profile):
+    """The same profile if nobody knew how sure it is: every draw of it is itself."""
+    known = {
+        name: curve._replace(
+            points=tuple(
+                p._replace(low=p.median, high=p.median, replicates=(p.median,))
+                for p in curve.points
+            )
+        )
+        for name, curve in profile.costs.items()
+    }
+    return replace(profile, costs=known)
+
+
+@pytest.mark.parametrize(("seed", "goal"), [(4, "tpot-p99 <= +4%, then cpu"), (1, "price 10")])
+def test_the_luck_of_one_tape_is_not_taken_for_that_of_a_calibration(runs, seed, goal):
+    """Near a limit one tape may break it on every profile, and the measured one too."""
+    config = replace(TINY, seed=seed, device=replace(TINY.device, jitter=0.1))
+    exact = without_intervals(PROFILE)
+    found = tune(config, exact, parse_goal(goal), runs, budget=BUDGET, jobs=1)
+    profiles = found.sensitivity
+    assert profiles.n_exact == profiles.n_costs
+    text = "\n".join(notes(found, BUDGET))
+    if profiles.measured_rival:
+        assert f"{profiles.measured_rival} does better with this profile already" in text
+        assert "bootstrapped" not in text
+        assert "stands_on_profiles" not in found_of(found, exact)
+    else:
+        assert profiles.n_stands == profiles.n_profiles
+        assert "stands on 1 of 1 bootstrapped profiles" in text
+
+
+def test_a_parameter_without_effect_is_no_choice(runs):
+    """The clamp of StepAhead plays no part here: its values do just the same."""
+    workload = WorkloadConfig(kind="open", requests=4, rate_per_s=2.0, max_output_tokens=300)
+    found = tuned_for("price 10", runs, replace(TINY, workload=workload))
+    figures = [tuple(map(repr, s.figures.values())) for s in found.searched]
+    assert len(set(figures)) < len(figures)
+    finals = {f.candidate.name: f for f in found.finalists}
+    by_name = {s.candidate.name: own for s, own in zip(found.searched, figures, strict=True)}
+    assert len({by_name[name] for name in finals}) == len(finals)
+    for name, finalist in finals.items():
+        same = {other for other, own in by_name.items() if own == by_name[name]}
+        assert {name, *finalist.alike} == same
+    told = [f for f in found.finalists if f.alike]
+    assert told
+    text = "\n".join(notes(found, BUDGET))
+    for finalist in told:
+        assert f"{finalist.candidate.name} stands for {', '.join(finalist.alike)} too" in text
+
+
 def test_the_picture_names_the_finalists_and_the_limit(tmp_path, runs):
     found = tuned_for(GOAL, runs)
     figure = tuning_picture(found)
@@ -155,6 +207,21 @@ def test_the_command_writes_policy_and_picture_and_says_what_it_took(tmp_path):
     assert out.with_suffix(".svg").exists()
     wrong = CliRunner().invoke(app, [*words, "--goal", "then speed"])
     assert wrong.exit_code == 2
+
+
+def test_without_a_goal_it_is_the_price_that_the_config_and_every_verdict_have(tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text(
+        "[workload]\nrequests = 4\nprompt_p50 = 16\nprompt_p95 = 16\n"
+        "output_p50 = 20\noutput_p95 = 20\n[run]\ndelay_price = 2.5\n"
+    )
+    words = ["tune", str(config), "-p", "vm-2cpu", "-o", str(tmp_path / "p.json"), "--quick"]
+    done = CliRunner().invoke(app, [*words, "-j", "1"])
+    said = " ".join(done.output.split())
+    assert "goal: price 2.5; default: spin" in said
+    assert "that price is the config's run.delay_price; limits instead: --goal 'tpot-p99" in said
+    limits = said.partition("limits instead: --goal '")[2].partition("'")[0]
+    assert parse_goal(limits).text() == limits
 
 
 # What runs.

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from realrun.tables import verdict
+from realrun.tables import validation_table, verdict
 from realrun.validate import Outcome, Validation
 from shmsim.config import NamedPolicy, RunConfig
 from shmsim.metrics import Quantiles, Summary
@@ -16,8 +16,14 @@ def outcome(world, name, repeat, tpot_ms, cores):
     return Outcome(world, name, repeat, summary, 0.0, 300.0)
 
 
-def validation(figures, repeats=2, price=10.0):
-    """Worlds that agree; TPOT in ms and the scheduler's cores by policy, with a hair of noise."""
+def validation(figures, repeats=2, price=10.0, foreseen=None):
+    """TPOT in ms and the scheduler's cores by policy, with a hair of noise; foreseen if not else.
+
+    Parameters
+    ----------
+    foreseen
+        What the model says otherwise.
+    """
     config = replace(
         RunConfig(),
         policies=tuple(NamedPolicy(name, PRESETS["park"]) for name in figures),
@@ -26,8 +32,8 @@ def validation(figures, repeats=2, price=10.0):
     )
     outcomes = [
         outcome(world, name, repeat, tpot_ms + 0.004 * repeat, cores)
-        for name, (tpot_ms, cores) in figures.items()
-        for world in ("model", "machine")
+        for world, told in (("model", figures | (foreseen or {})), ("machine", figures))
+        for name, (tpot_ms, cores) in told.items()
         for repeat in range(repeats)
     ]
     return Validation(config, toy_profile(), tuple(outcomes))
@@ -52,3 +58,26 @@ def test_the_cheapest_is_told_to_be_and_the_price_is_that_of_the_config():
     words = verdict(validation(DEMO, price=100.0), "spin", "spin")
     assert "at 100 cores for the whole critical path" in words
     assert "nothing here costs less" in words
+
+
+def test_an_effect_smaller_than_the_margin_of_a_hit_is_told_to_be():
+    off = verdict(validation(DEMO, foreseen={"tuned": (2.094, 0.12)}), "tuned", "spin")
+    assert "adds 4.8 %" in off
+    assert "The 5 % that count as a hit are more than this effect" in off
+    assert "of the effect itself the prediction is 3.9 points off." in off
+    near = verdict(validation(DEMO, foreseen={"tuned": (2.173, 0.12)}), "tuned", "spin")
+    assert "the prediction is 0.0 points off, less than the noise." in near
+    once = verdict(validation(DEMO, repeats=1), "tuned", "spin")
+    assert "less than the noise" not in once
+
+
+def test_an_effect_larger_than_the_margin_needs_no_such_words():
+    assert "count as a hit" not in verdict(
+        validation({**DEMO, "tuned": (2.3, 0.12)}), "tuned", "spin"
+    )
+
+
+def test_the_table_says_what_a_hit_does_not_show():
+    assert "that a smaller effect was foreseen it does not show" in str(
+        validation_table(validation(DEMO)).caption
+    )
