@@ -20,11 +20,13 @@ the file. Without `GO` nobody uses the ring and vLLM is as it was.
 
 import mmap
 import os
+from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final, Self
 
 from realrun.layout import LINE_BYTES, PUBLISHED_NS, RingLayout
-from realrun.native import load, publish, release, store, wake
+from realrun.native import load, publish, store, take, wake
 
 SHM: Final = Path("/dev/shm")
 PREFIX: Final = "realrun-vllm-"
@@ -33,6 +35,7 @@ _GO: Final = 0
 _PID: Final = 0  # within the line of an end: who has opened it
 _POLLING: Final = 8  # of a reader: it may be asleep on vLLM's socket, so it must be pinged
 _RANK: Final = 16  # of the writer: the worker's rank
+_KIND: Final = 24  # of an end: whether it carries out policies, or records only
 
 
 class Beside:
@@ -46,6 +49,11 @@ class Beside:
         It, mapped.
     n_readers, n_slots
         Of vLLM's ring.
+
+    Attributes
+    ----------
+    words
+        The mapping by words, for those whose order with others vLLM's fences keep.
     """
 
     def __init__(self, path: Path, memory: mmap.mmap, n_readers: int, n_slots: int) -> None:
@@ -57,8 +65,7 @@ class Beside:
         self.ring = _ring(n_readers, n_slots)
         self._geometry = self.ring.geometry
         self._head_at = self.ring.head_at
-        slots = range(1, self.ring.n_slots + 1)
-        self._stamps_at = [self.ring.slot_at(slot) + PUBLISHED_NS for slot in slots]
+        self.words = memoryview(memory).cast("Q")
 
     @classmethod
     def of(cls, buffer: Any) -> Self:
@@ -86,20 +93,29 @@ class Beside:
             os.close(fd)
         return cls(path, memory, n_readers, n_slots)
 
-    def attach_reader(self, reader: int) -> None:
-        """Say that a reader is there."""
-        store(self.memory, _line(reader) + _PID, os.getpid())
+    def attach_reader(self, reader: int, *, by_policy: bool) -> None:
+        """Say that a reader is there, and whether it carries out policies or records only."""
+        self._attach(_line(reader), by_policy=by_policy)
 
-    def attach_writer(self, rank: int) -> None:
+    def attach_writer(self, rank: int, *, by_policy: bool) -> None:
         """Say that the writer is there, and of which rank it is."""
         at = _line(self.n_readers)
         store(self.memory, at + _RANK, rank)
+        self._attach(at, by_policy=by_policy)
+
+    def _attach(self, at: int, *, by_policy: bool) -> None:
+        store(self.memory, at + _KIND, by_policy)
         store(self.memory, at + _PID, os.getpid())
 
-    def absent(self) -> list[str]:
-        """The ends that nobody has opened."""
+    def absent(self, *, by_policy: bool) -> list[str]:
+        """The ends that nobody has opened, or only somebody of the other kind."""
         names = [f"reader {r}" for r in range(self.n_readers)] + ["writer"]
-        return [n for i, n in enumerate(names) if not load(self.memory, _line(i) + _PID)]
+        return [
+            name
+            for i, name in enumerate(names)
+            if not load(self.memory, _line(i) + _PID)
+            or load(self.memory, _line(i) + _KIND) != by_policy
+        ]
 
     def go(self) -> None:
         """Everybody is there: from the next message on the ring is used."""
@@ -112,11 +128,16 @@ class Beside:
     @property
     def is_used(self) -> bool:
         """Whether `go` was called."""
-        return load(self.memory, _GO) == 1
+        return self.words[_GO] == 1
 
     def unlink(self) -> None:
         """Remove the file; who has it mapped keeps it."""
         self.path.unlink(missing_ok=True)
+
+    def stamps(self) -> Iterator[int]:
+        """Which of `words` has the stamp of each message: all that a recorder needs of the ring."""
+        slots = range(1, self.ring.n_slots + 1)
+        return cycle([(self.ring.slot_at(slot) + PUBLISHED_NS) // 8 for slot in slots])
 
     def publish(self, kind: int) -> tuple[int, int]:
         """Publish the next message: its stamp, 0 if the ring was full, and whom to ring for.
@@ -130,13 +151,16 @@ class Beside:
         """Wake the readers."""
         wake(self.memory, self.ring.reader_words(0).bell)
 
-    def release(self, reader: int) -> None:
-        """Release the next message, and ring the writer if it waits for that."""
-        release(self.memory, self._geometry, b"", reader)
+    def take(self, reader: int) -> int:
+        """Release the next message, and ring the writer if it waits for that.
 
-    def published_ns(self, sequence: int) -> int:
-        """The stamp of a message that has not been released."""
-        return load(self.memory, self._stamps_at[(sequence - 1) % len(self._stamps_at)])
+        Returns
+        -------
+        int
+            When it was published, ns; 0 if it was not.
+        """
+        taken = take(self.memory, self._geometry, b"", reader, 0)
+        return 0 if taken is None else taken[2]
 
     @property
     def head(self) -> int:

@@ -16,8 +16,8 @@ from realrun.native import load, store
 MAGIC: Final = 0x524C524E564C4C31  # "RLRNVLL1"
 LINES: Final = 128
 _LINE_BYTES: Final = 128
-_ARM: Final = 8
-_MUTE: Final = 16
+ARM: Final = 1  #: word that says which policy is in force
+MUTE: Final = 2  #: word that is not 0 while records pause
 _BYTES: Final = _LINE_BYTES * (1 + LINES)
 
 
@@ -69,6 +69,8 @@ class Control:
     def __init__(self, memory: mmap.mmap) -> None:
         """Wrap a mapping; use `open` or `private`."""
         self.memory = memory
+        #: `ARM` and `MUTE` stand for themselves: no order with others to keep, so none to pay for.
+        self.words = memoryview(memory).cast("Q")
 
     @classmethod
     def private(cls, arm: int) -> Self:
@@ -108,20 +110,20 @@ class Control:
     @property
     def arm(self) -> int:
         """Which policy is in force."""
-        return load(self.memory, _ARM)
+        return self.words[ARM]
 
     @arm.setter
     def arm(self, arm: int) -> None:
-        store(self.memory, _ARM, arm)
+        self.words[ARM] = arm
 
     @property
     def muted(self) -> bool:
         """Whether records pause; so that what recording takes can be measured."""
-        return load(self.memory, _MUTE) != 0
+        return self.words[MUTE] != 0
 
     @muted.setter
     def muted(self, muted: bool) -> None:
-        store(self.memory, _MUTE, int(muted))
+        self.words[MUTE] = muted
 
     def claim(self, path: Path | None) -> int:
         """A line for this process: a free one, or that of a process that is no more.

@@ -45,6 +45,8 @@ _IN_ORDER: Final[dict[tuple[str, str], tuple[str, ...]]] = {
         "self.worker_response_mq",
     ),
 }
+#: What is a context manager of a generator: `realrun.vllm.queues` runs that generator.
+_GENERATORS: Final = (("MessageQueue", "acquire_read"), ("MessageQueue", "acquire_write"))
 _PARAMETERS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     ("MessageQueue", "acquire_write"): ("self", "timeout"),
     ("SpinCondition", "wait"): ("self", "timeout_ms"),
@@ -81,6 +83,8 @@ def objections(queue_module: Any, executor_module: Any) -> list[str]:
             found.append(f"there is no {class_name}.{name}")
             continue
         found += [f"{class_name}.{name} {what}" for what in _lacks(function, wanted)]
+        if (class_name, name) in _GENERATORS and not _is_of_a_generator(function):
+            found.append(f"{class_name}.{name} is no context manager of a generator")
         parameters = _PARAMETERS.get((class_name, name))
         has = tuple(inspect.signature(function).parameters)
         if parameters is not None and has != parameters:
@@ -98,6 +102,10 @@ def objections_to_policies(queue_module: Any) -> list[str]:
     if getattr(queue_module, "SPINLOOP_EXT_ENABLED", False):
         return ["its spin extension waits before anybody is asked; unset VLLM_USE_SPINLOOP_EXT"]
     return []
+
+
+def _is_of_a_generator(function: Any) -> bool:
+    return inspect.isgeneratorfunction(getattr(function, "__wrapped__", None))
 
 
 def _lacks(function: Any, wanted: tuple[str, ...]) -> list[str]:

@@ -182,9 +182,8 @@ def _share(trace: ProcessTrace) -> Share:
     calls, replies = _of(here, WAIT, WORKER_RECV), _of(here, WAIT, SCHEDULER_RECV)
     sends = inside[inside["kind"] == SEND]
     waits = inside[inside["kind"] == WAIT]
-    # What a thread wrote between two of its reads is in both.
-    written = sends[np.isin(sends["thread"], waits["thread"])]
-    work = cores(waits, "between_cpu_ns") - cores(written, "cpu_ns") - cores(written, "work_cpu_ns")
+    writing_ns, within_ns = _writing(waits, sends)
+    work = cores(waits, "between_cpu_ns") - within_ns / wall_ns
     total = float(samples["work_cpu_ns"][-1] - samples["work_cpu_ns"][0]) / wall_ns
     known = (
         cores(calls, "cpu_ns"),
@@ -192,7 +191,28 @@ def _share(trace: ProcessTrace) -> Share:
         cores(replies, "cpu_ns"),
         cores(replies, "work_cpu_ns"),
         cores(sends, "cpu_ns"),
-        cores(sends, "work_cpu_ns"),
-        max(work, 0.0),
+        writing_ns / wall_ns,
+        work,
     )
     return Share(trace.name, wall_ns / 1e9, total, *known, max(total - sum(known), 0.0))
+
+
+def _writing(waits: Rows, sends: Rows) -> tuple[int, int]:
+    """CPU time of writing, and how much of the CPU time between reads it is with its waits, ns.
+
+    A row has the time that writing took. Between two reads of its thread it took no more CPU than
+    that thread used there: the rest is time without a core.
+    """
+    writing_ns = within_ns = 0
+    for thread in np.unique(sends["thread"]):
+        sent, read = (rows[rows["thread"] == thread] for rows in (sends, waits))
+        next_read = np.searchsorted(read["started_ns"], sent["started_ns"])
+        slot_ns, took_ns = (
+            np.bincount(next_read, weights=sent[field], minlength=len(read) + 1)
+            for field in ("cpu_ns", "work_cpu_ns")
+        )
+        *spent_ns, _ = np.minimum(slot_ns + took_ns, np.append(read["between_cpu_ns"], 0))
+        within_ns += int(np.sum(spent_ns))
+        # What no read came after is taken as it is.
+        writing_ns += int(np.maximum(np.array(spent_ns) - slot_ns[:-1], 0).sum() + took_ns[-1])
+    return writing_ns, within_ns

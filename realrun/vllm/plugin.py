@@ -113,8 +113,6 @@ def join_worker(process: Any, worker: Any) -> None:
     """Take the ends of a ``WorkerProc``: it reads calls and writes replies."""
     from realrun.vllm.beside import Beside
     from realrun.vllm.queues import observe_reader, observe_writer
-    from realrun.vllm.reading import ReadEnd
-    from realrun.vllm.writing import WriteEnd
     from shmsim.wait import WORKER_RECV, WORKER_SLOT
 
     calls, replies, rank = worker.rpc_broadcast_mq, worker.worker_response_mq, worker.rank
@@ -125,10 +123,10 @@ def join_worker(process: Any, worker: Any) -> None:
     for queue, beside in (calls, above), (replies, below):
         weakref.finalize(queue, beside.unlink)  # if EngineCore does not come to it
     reader = calls.local_reader_rank
-    observe_reader(calls, ReadEnd(process, above, reader, WORKER_RECV, rank))
-    observe_writer(replies, WriteEnd(process, below, WORKER_SLOT, rank, 1))
-    above.attach_reader(reader)
-    below.attach_writer(rank)
+    observe_reader(calls, process, above, WORKER_RECV, rank, reader)
+    observe_writer(replies, process, below, WORKER_SLOT, rank, 1)
+    above.attach_reader(reader, by_policy=process.has_policies)
+    below.attach_writer(rank, by_policy=process.has_policies)
 
 
 def join_engine(process: Any, executor: Any) -> None:
@@ -141,8 +139,6 @@ def join_engine(process: Any, executor: Any) -> None:
     """
     from realrun.vllm.beside import Beside
     from realrun.vllm.queues import observe_reader, observe_writer
-    from realrun.vllm.reading import ReadEnd
-    from realrun.vllm.writing import WriteEnd
     from shmsim.wait import SCHEDULER_RECV, SCHEDULER_SLOT
 
     calls = executor.rpc_broadcast_mq
@@ -152,19 +148,22 @@ def join_engine(process: Any, executor: Any) -> None:
     above = Beside.of(calls.buffer)
     replies = [q for q in executor.response_mqs if q.buffer is not None]
     below = [Beside.of(q.buffer) for q in replies]
-    above.attach_writer(0)
+    by_policy = process.has_policies
+    above.attach_writer(0, by_policy=by_policy)
     for beside in below:
-        beside.attach_reader(0)
-    missing = [f"{b.path.name}: {name}" for b in (above, *below) for name in b.absent()]
-    for beside in (above, *below):
+        beside.attach_reader(0, by_policy=by_policy)
+    rings = (above, *below)
+    missing = [f"{b.path.name}: {name}" for b in rings for name in b.absent(by_policy=by_policy)]
+    for beside in rings:
         beside.unlink()
     if missing:
-        raise ValueError(f"not every worker takes part ({', '.join(missing)})")
-    n_ranks = len(executor.response_mqs)
-    observe_writer(calls, WriteEnd(process, above, SCHEDULER_SLOT, 0, n_ranks))
+        raise ValueError(
+            f"not every worker takes part ({', '.join(missing)}): all need the same variables"
+        )
+    observe_writer(calls, process, above, SCHEDULER_SLOT, 0, len(executor.response_mqs))
     for queue, beside in zip(replies, below, strict=True):
-        observe_reader(queue, ReadEnd(process, beside, 0, SCHEDULER_RECV, beside.writer_rank))
-    for beside in (above, *below):
+        observe_reader(queue, process, beside, SCHEDULER_RECV, beside.writer_rank, 0)
+    for beside in rings:
         beside.go()
     doing = "records" if process.trace is not None else "does not record"
     names = ", ".join(f"{i} {arm.name}" for i, arm in enumerate(process.arms))

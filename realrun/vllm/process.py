@@ -3,14 +3,14 @@
 import os
 import resource
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from realrun.vllm.arms import Arm
 from realrun.vllm.calls import NOTHING_YET, OTHER, Call, describe
-from realrun.vllm.control import Control, Counters
+from realrun.vllm.control import ARM, MUTE, Control, Counters
 from realrun.vllm.trace import SAMPLE, Row, Trace
 from shmsim.units import MS
 from shmsim.wait import WaitCosts
@@ -46,13 +46,14 @@ class Process:
         self.costs = costs
         self.trace = trace
         self.control = control
+        self._words = control.words
         self.last = NOTHING_YET
         self._control_path = control_path
         self._line = 0
         self._identity = Counters(os.getpid(), 0, 0)
         self._tallies: list[Tally] = []
         self._ticked_ns = 0
-        self._owed: dict[int, deque[Call]] = {}
+        self._owed: defaultdict[int, deque[Call]] = defaultdict(deque)
 
     def becomes(self, is_worker: bool, rank: int) -> None:
         """Say what this process turned out to be."""
@@ -63,13 +64,18 @@ class Process:
     @property
     def arm(self) -> int:
         """The arm in force; vLLM's own where there are no others."""
-        arm = self.control.arm
+        arm = self._words[ARM]
         return arm if arm < len(self.arms) else 0
+
+    @property
+    def has_policies(self) -> bool:
+        """Whether there is anything but vLLM's own waiting."""
+        return len(self.arms) > 1
 
     @property
     def keeps(self) -> bool:
         """Whether rows are kept of what begins now."""
-        return self.trace is not None and not self.control.muted
+        return self.trace is not None and not self._words[MUTE]
 
     def tally(self) -> "Tally":
         """Counters of one more end, which is used by one thread at a time."""
@@ -84,25 +90,26 @@ class Process:
 
     # Who is owed which replies: they come in the order of the calls.
 
-    def called(self, message: Any, ranks: Iterable[int]) -> Call:
+    def called(self, message: Any, ranks: Sequence[int]) -> Call:
         """Note a call that was sent or read here, and who of these ranks owes a reply."""
         self.last = call = describe(message, self.last)
         output_rank = message[3]
-        for rank in ranks:
-            if output_rank is None or output_rank == rank:
-                self._owed.setdefault(rank, deque()).append(call)
+        if output_rank is None:
+            for rank in ranks:
+                self._owed[rank].append(call)
+        elif output_rank in ranks:
+            self._owed[output_rank].append(call)
         return call
 
     def owed(self, rank: int) -> Call:
         """The call that the next reply of a worker answers."""
-        calls = self._owed.get(rank)
+        calls = self._owed[rank]
         return calls[0] if calls else self.last._replace(kind=OTHER)
 
-    def paid(self, rank: int) -> None:
-        """A reply was read, or is being sent."""
-        calls = self._owed.get(rank)
-        if calls:
-            calls.popleft()
+    def paid(self, rank: int) -> Call:
+        """The call that is answered by a reply which was read, or is being sent."""
+        calls = self._owed[rank]
+        return calls.popleft() if calls else self.last._replace(kind=OTHER)
 
     def tick(self, now_ns: int) -> None:
         """Show the counters and write down what the process has used so far, now and then."""

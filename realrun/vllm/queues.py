@@ -7,89 +7,164 @@ vLLM's code. Which of its lines this relies on: `realrun.vllm.facts`.
 
 import os
 import time
-from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from realrun.vllm.beside import Beside
+from realrun.vllm.ends import End
+from realrun.vllm.process import Process
 from realrun.vllm.reading import ReadEnd
+from realrun.vllm.recording import ReadRecorder, WriteRecorder
 from realrun.vllm.writing import WriteEnd
 from shmsim.units import S
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 _NO_LIMIT_NS: Final = 3600 * S
 
 
-def observe_reader(queue: Any, end: ReadEnd) -> None:
-    """Have a queue's reader tell an end, which then decides how it waits."""
-    _become(queue, end, "reader")
+def observe_reader(
+    queue: Any, process: Process, beside: Beside, site: int, rank: int, reader: int
+) -> None:
+    """Have a queue's reader tell an end of ours, which decides how it waits if there are policies.
+
+    Parameters
+    ----------
+    queue
+        The reader's ``MessageQueue``.
+    process, beside, site, rank
+        As of `realrun.vllm.ends.End`.
+    reader
+        Which of the ring's readers this is.
+    """
+    known = process, beside, site, rank, queue._spin_condition.busy_loop_s
+    if process.has_policies:
+        end = ReadEnd(*known, reader)
+        _become(queue, end, _Reading(end), "reader", "reader condition")
+    else:
+        recorder = ReadRecorder(*known)
+        _become(queue, recorder, _Reading(recorder), "recorded reader")
 
 
-def observe_writer(queue: Any, end: WriteEnd) -> None:
-    """Have a queue's writer tell an end, which then decides how it waits and whether it pings."""
-    _become(queue, end, "writer")
+def observe_writer(
+    queue: Any, process: Process, beside: Beside, site: int, rank: int, n_ranks: int
+) -> None:
+    """Have a queue's writer tell an end of ours, which decides how it waits and whether it pings.
+
+    Parameters
+    ----------
+    queue
+        The writer's ``MessageQueue``.
+    process, beside, site, rank, n_ranks
+        As of `realrun.vllm.recording.WriteRecorder`.
+    """
+    known = process, beside, site, rank, n_ranks
+    if process.has_policies:
+        end = WriteEnd(*known)
+        _become(queue, end, _Writing(end), "writer", "writer condition")
+    else:
+        recorder = WriteRecorder(*known)
+        _become(queue, recorder, _Writing(recorder), "recorded writer")
 
 
-def _become(queue: Any, end: ReadEnd | WriteEnd, side: str) -> None:
-    queue_class, condition_class = _classes()[side]
-    queue.realrun_end = queue._spin_condition.realrun_end = end
-    queue._spin_condition.__class__ = condition_class
-    queue.__class__ = queue_class
+def _become(
+    queue: Any, end: End, context: "_Reading | _Writing", queue_name: str, condition_name: str = ""
+) -> None:
+    queue.realrun_end, queue.realrun_context = end, context
+    if condition_name:
+        queue._spin_condition.realrun_end = end
+        queue._spin_condition.__class__ = _classes()[condition_name]
+    queue.__class__ = _classes()[queue_name]
 
 
-class _Reading:
-    """VLLM's context of a read, which says when it begins; a class, as a generator takes longer."""
+class _Context:
+    """VLLM's context of a read or a write, told to an end; one for all those of a queue.
 
-    __slots__ = ("_end", "_inner")
+    vLLM makes it with ``contextlib.contextmanager`` of a generator. The generator is run here as it
+    would be there, which takes less than a wrapper around a wrapper.
+    """
 
-    def __init__(self, inner: AbstractContextManager[Any], end: ReadEnd) -> None:
-        self._inner = inner
+    __slots__ = ("_end", "generator")
+
+    def __init__(self, end: Any) -> None:
         self._end = end
+        self.generator: Generator[memoryview]
 
-    def __enter__(self) -> Any:
-        slot = self._inner.__enter__()
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if error is None:
+            self._done()
+            next(self.generator, None)
+            return False
+        try:
+            self.generator.throw(error)
+        except StopIteration:
+            return True
+        raise RuntimeError("vLLM's queue goes on after an error")
+
+    def _done(self) -> None:
+        """The block ends without an error."""
+
+
+class _Reading(_Context):
+    __slots__ = ()
+    _end: ReadRecorder
+
+    def __enter__(self) -> memoryview:
+        slot = next(self.generator)
         self._end.seen()
         return slot
 
-    def __exit__(self, *error: Any) -> bool | None:
-        return self._inner.__exit__(*error)
 
+class _Writing(_Context):
+    """What was written is published before vLLM sets its flag."""
 
-class _Writing:
-    """VLLM's context of a write: what was written is published before vLLM sets its flag."""
+    __slots__ = ("_slot",)
+    _end: WriteRecorder
 
-    __slots__ = ("_end", "_inner", "_slot")
+    def __enter__(self) -> memoryview:
+        self._slot = slot = next(self.generator)
+        return slot
 
-    def __init__(self, inner: AbstractContextManager[Any], end: WriteEnd) -> None:
-        self._inner = inner
-        self._end = end
-
-    def __enter__(self) -> Any:
-        self._slot = self._inner.__enter__()
-        return self._slot
-
-    def __exit__(self, *error: Any) -> bool | None:
-        if error[0] is None:
-            self._end.publish(self._slot)
-        return self._inner.__exit__(*error)
+    def _done(self) -> None:
+        self._end.publish(self._slot)
 
 
 @cache
-def _classes() -> dict[str, tuple[type, type]]:
+def _classes() -> dict[str, type]:
     from vllm.distributed.device_communicators import shm_broadcast as vllm_queue
 
-    class ObservedReader(vllm_queue.MessageQueue):  # type: ignore[misc] # no types here
-        realrun_end: ReadEnd
+    # By their names: a look for what is above a class takes as long as some of these calls.
+    theirs: Any = vllm_queue.MessageQueue
+    dequeue, acquire_read = theirs.dequeue, theirs.acquire_read.__wrapped__
+    enqueue, acquire_write = theirs.enqueue, theirs.acquire_write.__wrapped__
+    condition: Any = vllm_queue.SpinCondition
+    wait_as_vllm, record_read = condition.wait, condition.record_read
+    notify, monotonic = condition.notify, time.monotonic
+
+    class RecordedReader(vllm_queue.MessageQueue):  # type: ignore[misc] # no types here
+        realrun_end: ReadRecorder
+        realrun_context: _Reading
 
         def dequeue(self, *args: Any, **kwargs: Any) -> Any:
             end = self.realrun_end
             end.begin()
-            message = super().dequeue(*args, **kwargs)
+            message = dequeue(self, *args, **kwargs)
             end.finish(message)
             return message
 
         def acquire_read(self, *args: Any, **kwargs: Any) -> Any:
-            reading = super().acquire_read(*args, **kwargs)
-            end = self.realrun_end
-            return _Reading(reading, end) if end.keeps and end.is_used else reading
+            context = self.realrun_context
+            context.generator = acquire_read(self, *args, **kwargs)
+            return context
+
+    class ObservedReader(RecordedReader):
+        realrun_end: ReadEnd
+
+        def acquire_read(self, *args: Any, **kwargs: Any) -> Any:
+            if self.realrun_end.keeps:
+                return super().acquire_read(*args, **kwargs)
+            return theirs.acquire_read(self, *args, **kwargs)
 
     class ReaderCondition(vllm_queue.SpinCondition):  # type: ignore[misc] # no types here
         realrun_end: ReadEnd
@@ -99,7 +174,10 @@ def _classes() -> dict[str, tuple[type, type]]:
             end = self.realrun_end
             if end.by_policy and end.carry_out(timeout_ms):
                 return
-            self._wait_as_vllm_does(end, timeout_ms)
+            if end.window_s is None and monotonic() <= self.last_read + self.busy_loop_s:
+                wait_as_vllm(self, timeout_ms)  # one round of a spin
+            else:
+                self._wait_as_vllm_does(end, timeout_ms)
 
         def _wait_as_vllm_does(self, end: ReadEnd, timeout_ms: int | None) -> None:
             own_s = self.busy_loop_s
@@ -120,27 +198,36 @@ def _classes() -> dict[str, tuple[type, type]]:
                 self.busy_loop_s = own_s
 
         def record_read(self) -> None:
-            super().record_read()
+            record_read(self)
             self.realrun_end.read()
 
         def cancel(self) -> None:
             super().cancel()
             self.realrun_end.stop()
 
-    class ObservedWriter(vllm_queue.MessageQueue):  # type: ignore[misc] # no types here
-        realrun_end: WriteEnd
+    class RecordedWriter(vllm_queue.MessageQueue):  # type: ignore[misc] # no types here
+        realrun_end: WriteRecorder
+        realrun_context: _Writing
 
         def enqueue(self, obj: Any, *args: Any, **kwargs: Any) -> None:
             end = self.realrun_end
             end.begin(obj)
-            super().enqueue(obj, *args, **kwargs)
+            enqueue(self, obj, *args, **kwargs)
             end.finish()
+
+        def acquire_write(self, timeout: float | None = None) -> Any:
+            context = self.realrun_context
+            context.generator = acquire_write(self, timeout)
+            return context
+
+    class ObservedWriter(RecordedWriter):
+        realrun_end: WriteEnd
 
         def acquire_write(self, timeout: float | None = None) -> Any:
             end = self.realrun_end
             if (reader := end.full_behind()) is not None:
                 timeout = self._await_slot(end, reader, timeout)
-            return _Writing(super().acquire_write(timeout), end)
+            return super().acquire_write(timeout)
 
         def _await_slot(self, end: WriteEnd, first: int, timeout: float | None) -> float | None:
             """Wait until all readers are done with the slot; what is left of the timeout."""
@@ -164,13 +251,17 @@ def _classes() -> dict[str, tuple[type, type]]:
 
         def notify(self) -> None:
             if self.realrun_end.must_ping():
-                super().notify()
+                notify(self)
 
         def cancel(self) -> None:
             super().cancel()
             self.realrun_end.stop()
 
     return {
-        "reader": (ObservedReader, ReaderCondition),
-        "writer": (ObservedWriter, WriterCondition),
+        "recorded reader": RecordedReader,
+        "recorded writer": RecordedWriter,
+        "reader": ObservedReader,
+        "reader condition": ReaderCondition,
+        "writer": ObservedWriter,
+        "writer condition": WriterCondition,
     }

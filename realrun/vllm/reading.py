@@ -1,21 +1,19 @@
 """The reading end of one of vLLM's queues: how its waits go, what they teach, what is kept."""
 
 import os
-import threading
 import time
-from typing import Any, Final
+from typing import Final
 
 from realrun.host import exact_timers
 from realrun.native import ENDED, REHEARSING, SEEN, STOPPED, store, wait
 from realrun.vllm.beside import Beside
-from realrun.vllm.calls import EXECUTE, OTHER, SAMPLE, Call, expected_after
+from realrun.vllm.calls import SAMPLE, expected_after
 from realrun.vllm.process import Process
-from realrun.vllm.trace import WAIT
+from realrun.vllm.recording import ReadRecorder
 from realrun.waiting import RawWait, until
 from shmsim.units import MS
 from shmsim.wait import (
     PARK,
-    WORKER_RECV,
     YIELD,
     StageCpu,
     WaitContext,
@@ -28,19 +26,15 @@ from shmsim.wait import (
 _FLAG_WITHIN_NS: Final = 10 * MS
 
 
-class ReadEnd:
-    """One reader of one queue; used by one thread at a time.
+class ReadEnd(ReadRecorder):
+    """One reader of one queue.
 
     Parameters
     ----------
-    process
-        What all ends share.
-    beside
-        Our ring.
+    process, beside, site, rank, window_s
+        As of `ReadRecorder`.
     reader
-        Which of its readers this is.
-    site, rank
-        `WORKER_RECV` or `SCHEDULER_RECV`, and of which worker's queue.
+        Which of the ring's readers this is.
 
     Attributes
     ----------
@@ -48,51 +42,36 @@ class ReadEnd:
         vLLM's spin window in the wait that has begun; None for its own.
     by_policy
         Whether the wait that has begun is carried out by a plan.
-    keeps
-        Whether a row is kept of it.
     """
 
-    def __init__(self, process: Process, beside: Beside, reader: int, site: int, rank: int) -> None:
+    def __init__(
+        self, process: Process, beside: Beside, site: int, rank: int, window_s: float, reader: int
+    ) -> None:
         """Start without history."""
-        self._process = process
-        self._tally = process.tally()
-        self._beside = beside
+        super().__init__(process, beside, site, rank, window_s)
         self._reader = reader
-        self._site = site
-        self._rank = rank
-        self._words = beside.ring.reader_words(reader)
+        self._waited = beside.ring.reader_words(reader)  # the words of a wait
         self._policies: list[list[WaitPolicy | None]] = [
             [arm.policy, arm.policy] for arm in process.arms
         ]
-        self.is_used = False
         self.by_policy = False
         self.window_s: float | None = None
-        self._sequence = 0  # of the last message read
-        self._last_seen_ns = time.monotonic_ns()
-        self._ended_cpu_ns = 0
-        self._is_settled = True
-        self._was_read = self._is_exact = self.keeps = False
-        self._actual = self._call = self._known = process.last
-        self._thread = 0
-        self._arm = 0
-        self._pending = self._there = self._polled = self._was_overtaken = False
+        self._last_seen_ns = self._seen_ns
+        self._is_exact = self._polled = self._was_overtaken = False
         self._plan: tuple[int, ...] = ()
         self._raw: RawWait | None = None
-        self._started_ns = self._seen_ns = self._published_ns = self._ended_ns = 0
-        self._since_seen_ns = self._started_cpu_ns = self._read_cpu_ns = 0
 
     # A read, in the order of what happens.
 
     def begin(self) -> None:
         """A read begins: learn from the one before, and look how to wait."""
-        beside, process = self._beside, self._process
-        self.is_used = beside.is_used
+        process = self._process
+        self.settle()
+        self.is_used = self._beside.is_used
         if not self.is_used:
             self.by_policy = self.keeps = False
             self.window_s = None
             return
-        if not self._is_settled:
-            self.settle()
         self._raw = None
         self._plan = ()
         self._polled = self._was_overtaken = False
@@ -100,22 +79,8 @@ class ReadEnd:
         arm = process.arms[self._arm]
         self.window_s = arm.window_s
         self.by_policy = arm.policy is not None
-        self._call, self._pending = self._expected()
-        self._known = process.last if self._site == WORKER_RECV else self._call
-        self._there = beside.head != self._sequence
-        self._started_ns = self._seen_ns = started_ns = time.monotonic_ns()
-        self._since_seen_ns = max(started_ns - self._last_seen_ns, 0)
-        self.keeps = process.keeps
-        if self.keeps:
-            self._started_cpu_ns = time.thread_time_ns()
-        else:
-            self._ended_cpu_ns = 0  # what comes until the next row is nobody's
-
-    def _expected(self) -> tuple[Call, bool]:
-        if self._site == WORKER_RECV:
-            return expected_after(self._process.last)
-        call = self._process.owed(self._rank)
-        return call, call.kind != OTHER
+        super().begin()
+        self._since_ns, self._seen_ns = self._last_seen_ns, self._began_ns
 
     def carry_out(self, timeout_ms: int | None) -> bool:
         """Wait by policy for at most that long; False if vLLM shall wait instead."""
@@ -131,11 +96,11 @@ class ReadEnd:
             self._plan = self._ask()
         before = self._raw
         stage = 0 if before is None else before.stage
-        started_ns = self._started_ns if before is None else before.started_ns
+        started_ns = self._began_ns if before is None else before.started_ns
         plan = self._plan
         if timeout_ms is not None:
             plan = until(plan, time.monotonic_ns() - started_ns + timeout_ms * MS)
-        memory, words = self._beside.memory, self._words
+        memory, words = self._beside.memory, self._waited
         raw = RawWait(*wait(memory, words, self._sequence, plan, stage, started_ns))
         while raw.over == REHEARSING:  # there is no copy of vLLM's work to rehearse on
             raw = RawWait(*wait(memory, words, self._sequence, plan, raw.stage + 1, raw.started_ns))
@@ -190,28 +155,12 @@ class ReadEnd:
         """VLLM's slot was released: release ours."""
         beside = self._beside
         # It may be used since a moment after this read began; its first message counts too.
-        self._was_read = beside.is_used and beside.head != self._sequence
+        self._published_ns = published_ns = beside.take(self._reader) if beside.is_used else 0
+        self._was_read = published_ns > 0
         if not self._was_read:
             return
-        self._published_ns = beside.published_ns(self._sequence + 1)
-        beside.release(self._reader)
         self._sequence += 1
         self._last_seen_ns = self._seen_ns if self._raw is None else self._raw.seen_ns
-        self._is_settled = not self.is_used
-
-    def finish(self, message: Any) -> None:
-        """The read is over; `settle` has time for the rest."""
-        if not self._was_read:
-            return
-        process = self._process
-        if self._site == WORKER_RECV:
-            self._actual = process.called(message, (self._rank,))
-        else:
-            self._actual = self._call
-            process.paid(self._rank)
-        if self.keeps:
-            self._ended_ns = time.monotonic_ns()
-            self._read_cpu_ns = time.thread_time_ns()
 
     def stop(self) -> None:
         """End the wait of another thread."""
@@ -221,11 +170,12 @@ class ReadEnd:
 
     def _context(self) -> WaitContext:
         known = self._known
+        call = expected_after(known) if self._is_worker else known
         return WaitContext(
             self._site,
-            self._index,
-            self._since_seen_ns,
-            self._pending,
+            1 if call.kind == SAMPLE else 0,
+            max(self._began_ns - self._since_ns, 0),
+            self._is_pending,
             known.n_decode,
             known.n_prefill_tokens,
             known.n_kv_tokens,
@@ -233,14 +183,10 @@ class ReadEnd:
             self._process.costs,
         )
 
-    @property
-    def _index(self) -> int:
-        return 1 if self._call.kind == SAMPLE else 0
-
     def _ask(self) -> tuple[int, ...]:
-        policy = self._policies[self._arm][self._index]
-        assert policy is not None
         self._asked = self._context()
+        policy = self._policies[self._arm][self._asked.call]
+        assert policy is not None
         first, second, third, fourth = policy.plan(self._asked)
         return (*first, *second, *third, *fourth)
 
@@ -249,6 +195,8 @@ class ReadEnd:
         if self._is_settled:
             return
         self._is_settled = True
+        if not self.is_used:  # when the read began
+            return
         raw, tally = self._raw, self._tally
         if self.by_policy and raw is not None and self._plan:
             self._learn(self._asked, raw)
@@ -256,16 +204,23 @@ class ReadEnd:
             tally.spurious += raw.spurious
             tally.rescued += raw.rescued
         elif self.by_policy:
-            now_ns = self._started_ns
+            now_ns = self._began_ns
             self._learn(self._context(), RawWait(SEEN, now_ns, now_ns, *(0,) * 10))
             tally.at_once += 1
-        elif self._there:
+        elif self._published_ns < self._began_ns:
             tally.at_once += 1
         else:
             tally.vllm_waits += 1
         if self.keeps:
-            self._keep(raw)
-        self._process.tick(self._started_ns)
+            if raw is not None and self._plan:
+                seen_ns, kind = min(raw.seen_ns, self._seen_ns), self._plan[3 * raw.stage]
+                how = raw.stage, kind, raw.overshoot_ns, raw.belled, raw.preempted
+                self._keep_wait(seen_ns, *how)
+            else:
+                polled = int(self._polled)
+                kind = PARK if polled else YIELD
+                self._keep_wait(self._seen_ns, polled, kind, 0, polled, 0)
+        self._process.tick(self._began_ns)
 
     def _learn(self, ctx: WaitContext, raw: RawWait) -> None:
         policies = self._policies[self._arm]
@@ -283,66 +238,6 @@ class ReadEnd:
             raw.preempted,
         )
         policies[ctx.call] = policy.after(ctx, outcome)
-
-    @property
-    def _was_arrival(self) -> bool:
-        """Whether, as it turned out, the engine had nothing to do meanwhile.
-
-        A worker cannot know beforehand, and a policy that learns from it expects such a wait next.
-        """
-        if self._site != WORKER_RECV:
-            return False
-        return self._actual.kind == OTHER or (
-            self._actual.kind == EXECUTE and self._actual.is_fresh
-        )
-
-    def _keep(self, raw: RawWait | None) -> None:
-        trace = self._process.trace
-        assert trace is not None
-        call = self._actual
-        between_ns = self._started_cpu_ns - self._ended_cpu_ns if self._ended_cpu_ns else 0
-        self._ended_cpu_ns = self._read_cpu_ns
-        # Reading is short and asks for no core: a system call less for everybody who waits.
-        used_ns = self._read_cpu_ns - self._started_cpu_ns
-        read_ns = min(self._ended_ns - self._seen_ns, used_ns)
-        if raw is not None and self._plan:
-            stage, kind = raw.stage, self._plan[3 * raw.stage]
-            belled, seen_ns = raw.belled, min(raw.seen_ns, self._seen_ns)
-            overshoot_ns, preempted = raw.overshoot_ns, raw.preempted
-        else:
-            stage, kind = int(self._polled), PARK if self._polled else YIELD
-            belled, seen_ns, overshoot_ns, preempted = int(self._polled), self._seen_ns, 0, 0
-        self._thread = self._thread or threading.get_native_id()
-        trace.write(
-            (
-                self._site,
-                self._rank,
-                self._thread,
-                call.kind,
-                call.step,
-                self._sequence,
-                self._arm,
-                int(self._pending and not self._was_arrival),
-                self._started_ns,
-                self._published_ns,
-                seen_ns,
-                self._ended_ns,
-                stage,
-                kind,
-                used_ns - read_ns,
-                overshoot_ns,
-                belled,
-                preempted,
-                read_ns,
-                between_ns,
-                0,
-                0,
-                call.n_decode,
-                call.n_prefill_tokens,
-                call.n_kv_tokens,
-                WAIT,
-            )
-        )
 
 
 def _both(before: RawWait, after: RawWait) -> RawWait:

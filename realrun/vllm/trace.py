@@ -53,7 +53,8 @@ class Row(NamedTuple):
     stage, stage_kind, cpu_ns, overshoot_ns, belled, preempted
         As in `shmsim.records.WaitRow`, of the wait alone.
     work_cpu_ns
-        CPU of reading or writing, the wait left out. Of a `SAMPLE`: of the whole process.
+        CPU of reading, the wait left out. Of a `SEND`: the time that writing took, which is that
+        unless the core was taken away meanwhile. Of a `SAMPLE`: CPU of the whole process.
     between_cpu_ns
         CPU of the thread since its last wait here ended: what the message before it asked for.
     n_bytes, route

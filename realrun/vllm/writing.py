@@ -1,16 +1,15 @@
 """The writing end of one of vLLM's queues: a slot by policy, a stamp, and a bell when needed."""
 
-import threading
 import time
 from typing import Any, Final
 
 from realrun.native import ENDED, REHEARSING, STOPPED, store, wait
 from realrun.vllm.beside import Beside
 from realrun.vllm.process import Process
-from realrun.vllm.trace import INLINE, OUT_OF_BAND, SEND, SOCKET
+from realrun.vllm.recording import WriteRecorder
 from realrun.waiting import RawWait, until
 from shmsim.units import S
-from shmsim.wait import SCHEDULER_SLOT, StageCpu, WaitContext, WaitOutcome, WaitPolicy
+from shmsim.wait import StageCpu, WaitContext, WaitOutcome, WaitPolicy
 
 _RECHECK_NS: Final = 5 * S  # as vLLM's readers do
 
@@ -19,59 +18,23 @@ class Cancelled(RuntimeError):  # noqa: N818 - what happened, by its name
     """The queue was shut down during a wait."""
 
 
-class WriteEnd:
-    """The writer of one queue; used by one thread at a time.
-
-    Parameters
-    ----------
-    process
-        What all ends share.
-    beside
-        Our ring.
-    site, rank
-        `SCHEDULER_SLOT` or `WORKER_SLOT`, and of which worker's queue.
-    n_ranks
-        How many workers get what is written.
-    """
+class WriteEnd(WriteRecorder):
+    """The writer of one queue; parameters as of `WriteRecorder`."""
 
     def __init__(
         self, process: Process, beside: Beside, site: int, rank: int, n_ranks: int
     ) -> None:
         """Start without history."""
-        self._process = process
-        self._tally = process.tally()
-        self._beside = beside
-        self._site = site
-        self._rank = rank
-        self._n_ranks = n_ranks
+        super().__init__(process, beside, site, rank, n_ranks)
         self._policies: list[WaitPolicy | None] = [arm.policy for arm in process.arms]
-        self.is_used = self._keeps = False
-        self._arm = 0
-        self._sequence = 0
-        self._call = process.last
-        self._began_ns = self._free_ns = self._published_ns = 0
-        self._began_cpu_ns = self._slot_cpu_ns = 0
-        self._n_bytes = self._route = 0
-        self._rung = self._thread = 0
+        self._rung = 0
         self._last_free_ns = time.monotonic_ns()
 
     def begin(self, message: Any) -> None:
         """A write begins."""
-        self.is_used = self._beside.is_used
-        if not self.is_used:
-            return
-        process = self._process
-        self._arm = process.arm
-        if self._site == SCHEDULER_SLOT:
-            self._call = process.called(message, range(self._n_ranks))
-        else:
-            self._call = process.owed(self._rank)
-            process.paid(self._rank)
+        self._arm = self._process.arm
         self._slot_cpu_ns = self._free_ns = 0
-        self._began_ns = time.monotonic_ns()
-        self._keeps = process.keeps
-        if self._keeps:
-            self._began_cpu_ns = time.thread_time_ns()
+        super().begin(message)
 
     def full_behind(self) -> int | None:
         """The reader that keeps vLLM's next slot from being free; None if it is free."""
@@ -142,8 +105,8 @@ class WriteEnd:
         """The slot was written, and vLLM is about to set its flag."""
         if not self.is_used:
             return
-        if self._keeps:
-            self._n_bytes, self._route = measure(slot)
+        if self.keeps:
+            self._look_at(slot)
         self._published_ns, self._rung = self._beside.publish(self._call.kind)
         self._sequence += 1
         if not self._published_ns:
@@ -166,60 +129,10 @@ class WriteEnd:
         return ping
 
     def finish(self) -> None:
-        """The write is over: keep it."""
-        trace = self._process.trace
-        if trace is None or not self.is_used or not self._keeps:
-            return
-        call = self._call
-        ended_ns = time.monotonic_ns()
-        self._thread = self._thread or threading.get_native_id()
-        work_cpu_ns = time.thread_time_ns() - self._began_cpu_ns - self._slot_cpu_ns
-        trace.write(
-            (
-                self._site,
-                self._rank,
-                self._thread,
-                call.kind,
-                call.step,
-                self._sequence,
-                self._arm,
-                1,
-                self._began_ns,
-                self._published_ns,
-                self._free_ns or self._began_ns,
-                ended_ns,
-                0,
-                -1,
-                self._slot_cpu_ns,
-                0,
-                0,
-                0,
-                work_cpu_ns,
-                0,
-                self._n_bytes,
-                self._route,
-                call.n_decode,
-                call.n_prefill_tokens,
-                call.n_kv_tokens,
-                SEND,
-            )
-        )
+        """The write is over, and its readers are at work: keep it."""
+        if self.keeps and self.is_used:
+            self._keep_send()
 
     def stop(self) -> None:
         """End the wait of another thread."""
         self._beside.stop_writer()
-
-
-def measure(slot: memoryview) -> tuple[int, int]:
-    """Length and route of what vLLM wrote into a slot.
-
-    Byte 0 says whether the payload goes by socket, bytes 1 and 2 how many buffers follow, each
-    behind its length in 4 bytes, big-endian (``MessageQueue.enqueue``).
-    """
-    if slot[0] == 1:
-        return 0, SOCKET
-    n_buffers = int.from_bytes(slot[1:3], "big")
-    at = 3
-    for _ in range(n_buffers):
-        at += 4 + int.from_bytes(slot[at : at + 4], "big")
-    return at, INLINE if n_buffers == 1 else OUT_OF_BAND

@@ -5,10 +5,12 @@ Only its source is looked at; nothing of it runs.
 
 import inspect
 import types
+from contextlib import contextmanager
 from pathlib import Path
 
 
 class MessageQueue:
+    @contextmanager
     def acquire_read(self, timeout=None, indefinite=False):
         self._spin_condition.wait(timeout_ms=1)
         if self.shutting_down:
@@ -20,6 +22,7 @@ class MessageQueue:
             metadata_buffer[self.local_reader_rank + 1] = 1
             self._spin_condition.record_read()
 
+    @contextmanager
     def acquire_write(self, timeout=None):
         sched_yield()  # noqa: F821
         raise TimeoutError
@@ -110,7 +113,8 @@ def write_package(folder: Path, old: str = "", new: str = "") -> None:
     names = "".join(f"{name} = None\n" for name in vars(modules()[0]) if name not in _CLASSES)
     n_changed = 0
     for path, classes in sources.items():
-        text = names * (path == _QUEUE) + "\n\n".join(inspect.getsource(each) for each in classes)
+        text = "from contextlib import contextmanager\n" + names * (path == _QUEUE)
+        text += "\n\n".join(inspect.getsource(each) for each in classes)
         n_changed += text.count(old) if old else 0
         (folder / path).parent.mkdir(parents=True)
         (folder / path).write_text(text.replace(old, new) if old else text)

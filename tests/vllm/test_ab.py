@@ -16,7 +16,12 @@ from realrun.vllm.ab import (
     summarize,
 )
 from realrun.vllm.control import Counters
-from realrun.vllm.report import comparison_claims, comparison_table
+from realrun.vllm.report import (
+    comparison_claims,
+    comparison_table,
+    recorder_claim,
+    recorder_sentence,
+)
 from shmsim.claims import read_claims, write_claims
 
 PLAN = Plan(1, True, 1, 100, 4, 2, 0.0)
@@ -120,3 +125,23 @@ def test_an_arm_counts_only_if_its_counters_moved(arm, moved, is_fine):
     else:
         with pytest.raises(RuntimeError, match=r"in force|no message"):
             _check_in_force(block, arms)
+
+
+def test_recording_is_charged_for_every_message_and_once_for_what_is_beside_them():
+    results = summarize(blocks(dict.fromkeys((REFERENCE, CONTROL_ARM), 1e-3), CORES, 0.0), None)
+    took = {
+        "plain": 20e3,
+        "plain_beside": 1e3,
+        "recorded": 25e3,
+        "recorded_beside": 7e3,
+        "switchable": 28e3,
+        "switchable_beside": 3e3,
+    }
+    claim = recorder_claim(PLAN, results, took)
+    tpot_ns = 1e6 * results[0].tpot_ms
+    assert claim.value == pytest.approx((4 * 5e3 + 6e3) / tpot_ns)
+    assert not claim.holds
+    sentence = recorder_sentence(PLAN, results, took)
+    assert "5.0 µs on the way" in sentence
+    assert "6.0 µs beside it" in sentence
+    assert "8.0 µs" in sentence

@@ -20,11 +20,11 @@ def path(tmp_path):
 
 def test_both_ends_open_one_file_whoever_comes_first(path):
     one, other = Beside.open(path, 2, 10), Beside.open(path, 2, 10)
-    one.attach_reader(1)
-    assert other.absent() == ["reader 0", "writer"]
-    other.attach_reader(0)
-    other.attach_writer(3)
-    assert one.absent() == []
+    one.attach_reader(1, by_policy=True)
+    assert other.absent(by_policy=True) == ["reader 0", "writer"]
+    other.attach_reader(0, by_policy=True)
+    other.attach_writer(3, by_policy=True)
+    assert one.absent(by_policy=True) == []
     assert one.writer_rank == 3
     one.unlink()
     one.unlink()
@@ -32,6 +32,23 @@ def test_both_ends_open_one_file_whoever_comes_first(path):
     assert other.is_used
     other.give_up()
     assert not one.is_used
+
+
+def test_who_only_records_takes_no_part_where_others_wait_by_policy(path):
+    one = Beside.open(path, 1, 10)
+    one.attach_reader(0, by_policy=False)
+    one.attach_writer(0, by_policy=True)
+    assert one.absent(by_policy=True) == ["reader 0"]
+    assert one.absent(by_policy=False) == ["writer"]
+
+
+def test_each_message_has_a_stamp_of_its_own_where_publishing_puts_it_too(path):
+    writer, reader = Beside.open(path, 1, 2), Beside.open(path, 1, 2)
+    places, published = reader.stamps(), []
+    for _ in range(3 * (2 + SPARE_SLOTS)):
+        published.append(writer.publish(0)[0])
+        assert reader.words[next(places)] == published[-1]
+        reader.take(0)
 
 
 def test_a_parked_reader_is_woken_by_ringing_for_the_published_message(path):
@@ -47,7 +64,8 @@ def test_a_parked_reader_is_woken_by_ringing_for_the_published_message(path):
     writer.ring_readers()
     thread.join(20)
     assert results[0][0] == SEEN
-    assert reader.published_ns(1) > 0
+    assert reader.take(0) > 0
+    assert reader.take(0) == 0
 
 
 def test_nobody_is_rung_for_while_everybody_is_awake(path):
@@ -65,7 +83,7 @@ def test_a_parked_writer_is_woken_by_the_release_it_waits_for(path):
     thread.start()
     while not reader.memory[words.armed]:
         pass
-    reader.release(0)
+    reader.take(0)
     thread.join(20)
     assert results[0][0] == SEEN
 

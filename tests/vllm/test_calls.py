@@ -2,7 +2,15 @@
 
 from types import SimpleNamespace
 
-from realrun.vllm.calls import EXECUTE, NOTHING_YET, OTHER, SAMPLE, describe, expected_after
+from realrun.vllm.calls import (
+    EXECUTE,
+    NOTHING_YET,
+    OTHER,
+    SAMPLE,
+    describe,
+    expected_after,
+    is_expected_after,
+)
 
 
 def execute(scheduled, known):
@@ -33,15 +41,18 @@ def test_both_calls_of_a_step_have_its_number():
 
 def test_whoever_read_the_first_call_expects_the_second():
     call = describe(execute({"a": 1}, [10]), NOTHING_YET)
-    assert expected_after(call) == (call._replace(kind=SAMPLE), True)
+    assert expected_after(call) == call._replace(kind=SAMPLE)
+    assert is_expected_after(call)
 
 
 def test_behind_the_second_the_next_step_comes_if_there_is_work():
     sampled = describe(SAMPLE_MESSAGE, describe(execute({"a": 1}, [10]), NOTHING_YET))
-    expected, pending = expected_after(sampled)
-    assert (expected.kind, expected.step, pending) == (EXECUTE, 1, True)
+    expected = expected_after(sampled)
+    assert (expected.kind, expected.step) == (EXECUTE, 1)
+    assert is_expected_after(sampled)
     nothing = describe(SAMPLE_MESSAGE, describe(execute({}, []), NOTHING_YET))
-    assert expected_after(nothing)[1] is False
+    assert not is_expected_after(nothing)
+    assert not is_expected_after(describe(("check_health", (), {}, None), nothing))
 
 
 def test_a_batch_of_new_requests_only_ends_an_idle_time():

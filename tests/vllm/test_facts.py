@@ -1,6 +1,7 @@
 """A vLLM that is not as expected is left alone, with the reason."""
 
 import types
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,6 +15,7 @@ def test_what_is_as_expected_has_no_objection():
 
 def test_a_flag_that_is_set_behind_the_release_is_noticed():
     class Reordered(MessageQueue):
+        @contextmanager
         def acquire_read(self, timeout=None, indefinite=False):
             self._spin_condition.wait(timeout_ms=1)
             if self.shutting_down:

@@ -64,9 +64,21 @@ def test_cpu_is_booked_where_it_was_used(folder):
     assert scheduler.write == pytest.approx(2 * WRITE_CPU_NS * per_step)
     assert worker.ring_wait == pytest.approx(2 * WAIT_CPU_NS * per_step)
     assert worker.ring_read == pytest.approx(2 * READ_CPU_NS * per_step)
-    # What the thread wrote between two reads is not booked a second time.
-    assert worker.work == pytest.approx((2 * WORK_CPU_NS - WRITE_CPU_NS) * per_step)
+    # What the thread wrote between two reads is not booked a second time; behind its last it read
+    # nothing.
+    work_ns = 2 * N * WORK_CPU_NS - (N - 1) * WRITE_CPU_NS
+    assert worker.work == pytest.approx(work_ns * per_step / N)
+    assert worker.write == pytest.approx(WRITE_CPU_NS * per_step)
     assert scheduler.ring_wait == worker.reply_wait == 0.0
+
+
+def test_a_write_that_lost_its_core_is_booked_with_no_more_cpu_than_its_thread_used(tmp_path):
+    write_engine(tmp_path / "trace", N, write_ns=50 * WORK_CPU_NS)
+    scheduler, worker = shares(read_traces(tmp_path / "trace"))
+    per_step = N / (scheduler.seconds * 1e9)
+    assert scheduler.write == pytest.approx(WORK_CPU_NS * per_step)
+    assert scheduler.work == 0.0
+    assert worker.ring_wait == pytest.approx(2 * WAIT_CPU_NS * per_step)
 
 
 def test_two_starts_in_one_folder_are_refused(folder):

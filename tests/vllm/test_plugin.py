@@ -68,6 +68,11 @@ def test_a_vllm_that_is_as_expected_is_joined(tmp_path):
         ("SHM_READER_RECHECK_INTERVAL_MS", "RECHECK_MS", "has no SHM_READER_RECHECK_INTERVAL_MS"),
         ("record_read()\n", "record()\n", "MessageQueue.acquire_read has no"),
         ("metadata_buffer[0] = 1", "flags[0] = 1", "has no 'metadata_buffer[0] = 1'"),
+        (
+            "@contextmanager\n    def acquire_read",
+            "def acquire_read",
+            "acquire_read is no context manager of a generator",
+        ),
         ("output_rank))", "output_rank, 0))", "MultiprocExecutor.collective_rpc has no"),
         ("_init_message_queues", "_make_queues", "there is no WorkerProc._init_message_queues"),
     ],

@@ -14,7 +14,13 @@ WRITE_CPU_NS = 30 * US
 WORK_CPU_NS = 500 * US
 
 
-def write_engine(folder: Path, n_steps: int, n_by_policy: int = 0, n_workers: int = 1) -> None:
+def write_engine(
+    folder: Path,
+    n_steps: int,
+    n_by_policy: int = 0,
+    n_workers: int = 1,
+    write_ns: int = WRITE_CPU_NS,
+) -> None:
     """Two calls a step; the worker replies to the second 3 ms after the step began.
 
     Behind them come steps of the first policy, which take twice the work. Further workers take more
@@ -30,12 +36,12 @@ def write_engine(folder: Path, n_steps: int, n_by_policy: int = 0, n_workers: in
         at_ns = 10 * MS + step * STEP_NS
         for call in 0, 1:
             now_ns = at_ns + call * MS
-            scheduler.write(_send(SCHEDULER_SLOT, step, call, now_ns, arm))
+            scheduler.write(_send(SCHEDULER_SLOT, step, call, now_ns, arm, write_ns))
             row = _wait(WORKER_RECV, step, call, now_ns - 100 * US, now_ns + 10 * US, arm)
             for rank, worker in enumerate(workers):
                 work_ns = (1 + rank) * row.between_cpu_ns
                 worker.write(row._replace(rank=rank, between_cpu_ns=work_ns))
-        workers[0].write(_send(WORKER_SLOT, step, 1, at_ns + 3 * MS, arm))
+        workers[0].write(_send(WORKER_SLOT, step, 1, at_ns + 3 * MS, arm, write_ns))
         replied_ns = at_ns + 3 * MS + 10 * US
         scheduler.write(_wait(SCHEDULER_RECV, step, 1, at_ns + 2 * MS, replied_ns, arm))
     end_ns = 10 * MS + n_all * STEP_NS
@@ -43,7 +49,7 @@ def write_engine(folder: Path, n_steps: int, n_by_policy: int = 0, n_workers: in
         trace.write(Row(started_ns=end_ns, work_cpu_ns=5 * MS + n_all * 3 * MS, kind=SAMPLE))
 
 
-def _send(site: int, step: int, call: int, at_ns: int, arm: int) -> Row:
+def _send(site: int, step: int, call: int, at_ns: int, arm: int, write_ns: int) -> Row:
     return Row(
         site,
         thread=os.getpid(),
@@ -54,7 +60,7 @@ def _send(site: int, step: int, call: int, at_ns: int, arm: int) -> Row:
         published_ns=at_ns + 5 * US,
         seen_ns=at_ns,
         ended_ns=at_ns + 8 * US,
-        work_cpu_ns=WRITE_CPU_NS,
+        work_cpu_ns=write_ns,
         n_bytes=2000,
         n_decode=3,
         kind=SEND,

@@ -9,9 +9,11 @@ import pytest
 from realrun.vllm import plugin
 from realrun.vllm.arms import Arm
 from realrun.vllm.beside import PREFIX, SHM
+from realrun.vllm.process import Process
 from realrun.vllm.trace import SEND, WAIT, Trace
 from realrun.vllm.traces import read_trace
 from shmsim.policies import PRESETS
+from shmsim.wait import TYPICAL_COSTS
 from tests.vllm.live.queues import EXECUTE, SAMPLE, Pair, serving
 
 pytestmark = [
@@ -182,8 +184,9 @@ def test_long_messages_take_vllms_other_route(n_bytes):
     assert got == [message] * 3
 
 
-def test_a_reader_that_raises_releases_its_slot():
-    pair = Pair(PARK, arm=1).joined()
+@pytest.mark.parametrize("arms", [(), PARK])
+def test_a_reader_that_raises_releases_its_slot(arms):
+    pair = Pair(arms, arm=len(arms)).joined()
     for n in range(15):
         pair.calls.enqueue(("sample_tokens", (n,), {}, 0))
         with pytest.raises(ZeroDivisionError), pair.called.acquire_read(timeout=20):
@@ -217,6 +220,23 @@ def test_an_engine_whose_worker_takes_no_part_is_left_alone():
     pair.calls.enqueue(SAMPLE)
     assert pair.called.dequeue(timeout=20) == SAMPLE
     assert pair.counted(pair.engine)["sent"] == 0
+
+
+def test_who_only_records_is_left_alone_by_an_engine_with_policies():
+    pair = Pair(PARK, arm=1)
+    pair.worker = Process((Arm("vllm"),), TYPICAL_COSTS, pair.control, None, None)
+    pair.join_worker()
+    with pytest.raises(ValueError, match="all need the same variables"):
+        pair.join_engine()
+    pair.calls.enqueue(SAMPLE)
+    assert pair.called.dequeue(timeout=20) == SAMPLE
+
+
+def test_without_policies_vllms_conditions_stay_as_they_are():
+    pair = Pair()
+    before = [type(queue._spin_condition) for queue in (pair.calls, pair.called)]
+    pair.joined()
+    assert [type(queue._spin_condition) for queue in (pair.calls, pair.called)] == before
 
 
 def test_a_worker_whose_engine_takes_no_part_is_left_alone():
@@ -255,15 +275,25 @@ def test_a_ring_that_fell_out_of_step_is_given_up_and_vllm_goes_on():
     assert time.monotonic() - started_s < 9
 
 
+def test_a_writer_that_raises_has_published_nothing():
+    pair = Pair(PARK, arm=1).joined()
+    with pytest.raises(ZeroDivisionError), pair.calls.acquire_write():
+        raise ZeroDivisionError
+    pair.calls.enqueue(SAMPLE)
+    assert pair.called.dequeue(timeout=20) == SAMPLE
+    assert pair.counted(pair.worker)["overtaken"] == 0
+
+
 def test_nothing_is_left_in_shared_memory():
     before = set(SHM.glob(f"{PREFIX}*"))
     Pair(PARK, arm=1).joined()
     assert set(SHM.glob(f"{PREFIX}*")) == before
 
 
-def test_every_wait_and_message_is_kept(tmp_path):
+@pytest.mark.parametrize("arms", [(), PARK])
+def test_every_wait_and_message_is_kept(arms, tmp_path):
     trace = Trace(tmp_path, {"vllm": "", "arms": []}, n_rows=1000)
-    pair = Pair(PARK, arm=1, trace=trace).joined()
+    pair = Pair(arms, arm=len(arms), trace=trace).joined()
     with serving(pair, n_calls=20):
         for n in range(20):
             pair.calls.enqueue(EXECUTE if n % 2 == 0 else SAMPLE)
