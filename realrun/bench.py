@@ -39,7 +39,8 @@ MESSAGE_BYTES: Final = (64, 1 << 10, 1 << 14)
 #: Sleeps after which policies decide cold.
 RESTS_NS: Final = (500 * US, 2 * MS, 10 * MS)
 _WARM_UP: Final = 20
-_AGAIN: Final = 3
+_AGAIN: Final = 8
+_TYPICAL_NS: Final = 2 * MS
 _N_ROUNDS: Final = 10_000
 
 #: What one measurement yields: name, x, samples in nanoseconds.
@@ -211,13 +212,13 @@ def policy_costs(n: int, n_cold: int) -> Iterator[Measured]:
         with Segment.private(LAYOUT) as segment:
             loop = Rehearsal(segment, policy_type())
             for _ in range(_WARM_UP):
-                loop.wait_once()
+                loop.wait_once(_TYPICAL_NS)
                 loop.waiter.learn()
             plan = time_calls(partial(loop.waiter.begin, 0, KNOWN), n, clock_ns)
             after = []
             undisturbed = Undisturbed()
             for _ in range(n):
-                loop.wait_once()
+                loop.wait_once(_TYPICAL_NS)
                 started_ns = time.monotonic_ns()
                 loop.waiter.learn()
                 taken_ns = time.monotonic_ns() - started_ns
@@ -242,10 +243,10 @@ def _cold_decisions(
     for _ in range(n):
         for decide, samples in ((plan, plan_ns), (learn, after_ns)):
             for _ in range(_AGAIN):  # hot, but for the rest that follows
-                loop.wait_once()
+                loop.wait_once(rest_ns)
                 learn()
             if decide is learn:
-                loop.wait_once()  # so that there is something to learn from
+                loop.wait_once(rest_ns)  # so that there is something to learn from
             loop.prepare_scheduler_work()
             time.sleep(rest_ns / 1e9)
             loop.scheduler_work()

@@ -6,6 +6,7 @@ from realrun.device.echo import EchoDevice
 from realrun.ring import RingReader, RingWriter
 from realrun.segment import Segment
 from realrun.waiter import Known, Waiter
+from realrun.waiting import RawWait
 from shmsim.batching import Batcher
 from shmsim.message import decode_reply, decode_request, encode_reply, encode_request
 from shmsim.steptime import StepTime
@@ -55,11 +56,22 @@ class Rehearsal:
         call = decode_request(encode_request(self.batch))
         self._request, self._reply = encode_request(self.batch), encode_reply(call)
 
-    def wait_once(self) -> None:
-        """Wait for a reply that is there already, so that there is a wait to learn from."""
+    def wait_once(self, lasting_ns: int = 0) -> None:
+        """Wait for a reply that is there already, so that there is a wait to learn from.
+
+        Parameters
+        ----------
+        lasting_ns
+            How long it shall seem to have been: what policies do goes by that.
+        """
+        waiter = self.waiter
         self.replies.publish(1, 0, [self._reply])
-        self.waiter.wait(0, KNOWN)
-        self.waiter.rows.clear()
+        plan = waiter.begin(0, KNOWN)
+        seen_ns, numbers, message = self.reply_reader.receive(plan, waiter.rehearse)
+        raw = RawWait.of(numbers)
+        began = raw._replace(started_ns=raw.started_ns - lasting_ns)
+        waiter.end(seen_ns, began.numbers, message.published_ns)
+        waiter.rows.clear()
 
     def prepare_scheduler_work(self) -> None:
         """Put a reply into the ring."""

@@ -5,7 +5,7 @@ random numbers for every policy. The gaps stay as they are: a step is not delaye
 it, which a run of the model would show.
 """
 
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shmsim.bounds.trace import Int64Array, WaitTrace
 from shmsim.policies.always import PARK_ONLY, SPIN_ONLY
 from shmsim.profile import AT_DEVICE, MachineProfile
-from shmsim.sim.contended import Lane
+from shmsim.sim.deciding import AT_REST, Cold
 from shmsim.sim.draws import Cost, Draws
 from shmsim.sim.waiter import VirtualWait
 from shmsim.tape import Tape
@@ -32,10 +32,6 @@ from shmsim.wait import (
     check_plan,
     doze_spin_park,
 )
-
-#: What a policy is charged for a wait that it leaves undecided (its ``learnt_rest`` is above 0):
-#: as much as this one takes, which decides as little (docs/policies.md has both measured).
-AT_REST: Final = "SpinThenPark"
 
 
 class Replayed(NamedTuple):
@@ -146,7 +142,7 @@ def replay(
     own = _own_costs(profile, tape, entity, type(policy).__name__)
     at_rest = _own_costs(profile, tape, entity, AT_REST)
     state = policy
-    lane = Lane()
+    cold = Cold()
     rows = []
     alert = []
     if penalty_ns is None:
@@ -167,10 +163,10 @@ def replay(
         if hasattr(state, "after"):
             undecided = getattr(state, "learnt_rest", 0)
             state = state.after(ctx, outcome)
-            cpu_ns += (at_rest if undecided > 0 else own).plan.at(index, lane.cold_plan_ns)
-            lane.cold_plan_ns = lane.cold_after_ns = 0
-            lane.rest(seen.resumed_from, seen.rested_ns)
-            cpu_ns += (at_rest if undecided > 1 else own).after.at(index, lane.cold_after_ns)
+            cpu_ns += (at_rest if undecided > 0 else own).plan.at(index, cold.plan_ns)
+            cold.plan_ns = cold.after_ns = 0
+            cold.rest(seen.resumed_from, seen.rested_ns)
+            cpu_ns += (at_rest if undecided > 1 else own).after.at(index, cold.after_ns)
         slow_ns = 0
         if seen.rested_ns > 0:
             slow_ns = max(

@@ -6,7 +6,8 @@ from shmsim.records import ProcessRow, WaitRow
 from shmsim.sim.clock import Process, VirtualClock
 from shmsim.sim.contended import CARRYING, Lane, SharedWait
 from shmsim.sim.courier import Courier
-from shmsim.sim.draws import Cost, Draws
+from shmsim.sim.deciding import Deciding
+from shmsim.sim.draws import Draws
 from shmsim.sim.source import Inbox, Message, Ring, Source
 from shmsim.sim.waiter import Seen, VirtualWait
 from shmsim.tape import Tape
@@ -47,9 +48,7 @@ class Site:
         self.uniform = tape.uniform(entity, "policy")
         prefix = AT_DEVICE if kind == DEVICE_DONE else ""
         self.draws = Draws(profile, tape, entity, prefix)
-        cost = profile.costs_of_policy(type(policy).__name__)
-        self.plan = Cost(cost["plan"], tape, entity, "plan")
-        self.after = Cost(cost["after"], tape, entity, "after")
+        self.deciding = Deciding(profile, tape, entity, policy)
         self.n_waits = 0
         self.n_learnt = 0
         self.last_seen_ns = 0
@@ -248,10 +247,11 @@ class Actor:
             site.uniform.at(index),
             self.costs,
         )
-        plan = site.policies[call].plan(ctx)
+        policy = site.policies[call]
+        plan = policy.plan(ctx)
         check_plan(plan)
-        plan_ns = site.plan.at(index, lane.cold_plan_ns)
-        lane.cold_plan_ns = 0
+        plan_ns = site.deciding.plan_ns(policy, index, lane.cold.plan_ns)
+        lane.cold.plan_ns = 0
         yield from self.busy(plan_ns + site.draws.at("wait_enter", index), lane)
         started_ns = self.env.now_ns
         if lane.thread is None:
@@ -269,7 +269,7 @@ class Actor:
             seen = yield from wait.see(source)
         slowness_ns = self.slowness(site.draws, index, seen.resumed_from, seen.rested_ns)
         seen = seen._replace(slowness_ns=slowness_ns)
-        lane.rest(seen.resumed_from, seen.rested_ns)
+        lane.cold.rest(seen.resumed_from, seen.rested_ns)
         found_ns = source.found_ns()
         assert found_ns is not None, "a wait ends when there is something"
         seen_ns = site.last_seen_ns = self.env.now_ns
@@ -328,10 +328,11 @@ class Actor:
         for site in self.sites:
             finished, site.finished = site.finished, []
             for ctx, outcome in finished:
-                site.policies[ctx.call] = site.policies[ctx.call].after(ctx, outcome)
-                self.owe(site.after.at(site.n_learnt, lane.cold_after_ns), lane)
+                policy = site.policies[ctx.call]
+                site.policies[ctx.call] = policy.after(ctx, outcome)
+                self.owe(site.deciding.after_ns(policy, site.n_learnt, lane.cold.after_ns), lane)
                 site.n_learnt += 1
-                lane.cold_after_ns = 0
+                lane.cold.after_ns = 0
 
     def row(self, wall_ns: int, lanes: list[Lane]) -> ProcessRow:
         """What it consumed, on its own core or on all of its lanes."""

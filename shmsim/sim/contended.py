@@ -10,6 +10,7 @@ from typing import Final
 from shmsim.sim.clock import Process, VirtualClock
 from shmsim.sim.cores import Thread
 from shmsim.sim.courier import Courier
+from shmsim.sim.deciding import Cold
 from shmsim.sim.draws import Draws
 from shmsim.sim.source import Source
 from shmsim.sim.waiter import DOZED, PARKED, REHEARSED, SPUN, Seen
@@ -38,9 +39,8 @@ class Lane:
     owed_ns
         Work that it has done, as far as anybody can tell, but that the clock was not told of yet:
         work that follows is added to it, and both take one event.
-    cold_plan_ns, cold_after_ns
-        The longest sleep since it last planned a wait, and since it last learnt from one: the code
-        and the state of a policy are as cold as what ran least since.
+    cold
+        How cold deciding is to it.
     """
 
     def __init__(self, thread: Thread | None = None, is_guarded: bool = True) -> None:
@@ -48,23 +48,11 @@ class Lane:
         self.thread = thread
         self.is_guarded = is_guarded
         self.owed_ns = 0
-        self.cold_plan_ns = 0
-        self.cold_after_ns = 0
+        self.cold = Cold()
         self.crowded_until_ns = 0
         self.emulation_ns = 0  #: CPU time of standing in for a device
         self.unplaced_ns = 0  #: CPU time of going to sleep, which delays nobody
         self._n_preempted = 0
-
-    def rest(self, resumed_from: str, rested_ns: int) -> None:
-        """Be at the end of a rest: a sleep leaves deciding cold, and a rehearsal warms it.
-
-        A spin does neither: after one of 10 ms a decision takes a few microseconds longer.
-        """
-        if resumed_from == REHEARSED:
-            self.cold_plan_ns = self.cold_after_ns = 0
-        elif resumed_from != SPUN:
-            self.cold_plan_ns = max(self.cold_plan_ns, rested_ns)
-            self.cold_after_ns = max(self.cold_after_ns, rested_ns)
 
     def take_preemptions(self) -> int:
         """How often the core was taken from it since the last question."""

@@ -217,7 +217,7 @@ class StepLoop:
         yield self.env.timeout(rested_ns + late_ns)
         actor.wake()
         actor.book(draws.at("doze_cpu", index, rested_ns))
-        actor.lane.rest(PARKED, rested_ns)
+        actor.lane.cold.rest(PARKED, rested_ns)
         yield from actor.busy(actor.slowness(draws, index, PARKED, rested_ns))
 
     def _publish_request(self, message: Message, n_bytes: int, work_ns: int) -> Process:
@@ -403,7 +403,7 @@ class StepLoop:
             lane = lane or actor.lane
             yield from meet(self.env, lane, self.device, batch.step, rank, guard_ns, actor.draws)
             rested_ns = self.env.now_ns - rested_from_ns
-            lane.rest(DOZED, rested_ns)
+            lane.cold.rest(DOZED, rested_ns)
             draws = self.end_draws[rank]
             work_ns = actor.draws.next("device_return")
             work_ns += actor.slowness(draws, batch.step, DOZED, rested_ns)

@@ -28,9 +28,11 @@ def noisy_profile() -> MachineProfile:
     ):
         short, long = (Distribution.of([[ns]]) for ns in (5 * US, 25 * US))
         profile.costs[name] = Curve("asleep_ns", (0.0, 4e6), (short, long))
-    for both in profile.policy_costs.values():
+    for policy, both in profile.policy_costs.items():
+        # Whoever rests costs what this one does.
+        mean_ns = 1 * US if policy == "SpinThenPark" else 3 * US
         for what, seed in (("plan", 3), ("after", 4)):
-            hot = np.random.default_rng(seed).exponential(3 * US, 500)
+            hot = np.random.default_rng(seed).exponential(mean_ns, 500)
             points = (Distribution.of([hot]), Distribution.of([12 * hot]))
             both[what] = Curve("asleep_ns", (0.0, 4e6), points)
     return profile

@@ -6,7 +6,7 @@ import pytest
 
 from shmsim.policies import BusySpin, Park
 from shmsim.profile import Curve
-from shmsim.sim.contended import Lane
+from shmsim.sim.deciding import Cold
 from shmsim.sim.waiter import DOZED, PARKED, REHEARSED, SPUN
 from shmsim.units import MS, US
 from shmsim.wait import WORKER_RECV
@@ -16,7 +16,7 @@ from tests.toy import constant, toy_profile
 SHAPES = [{"calls": calls, "workers": workers} for calls in (1, 2) for workers in (1, 2)]
 
 
-def cold(what, ns, hot_ns=0):
+def cold_profile(what, ns, hot_ns=0):
     """The toy profile, but some of deciding takes so long after a sleep of 1 ms or more."""
     profile = toy_profile(**{what: hot_ns})
     curve = Curve("asleep_ns", (0.0, 1.0 * MS), (constant(hot_ns), constant(ns)))
@@ -45,23 +45,23 @@ def test_a_cold_plan_delays_the_step_by_what_the_peer_does_not_hide(shape):
         return times[-1] - times[-2]
 
     hot_ns = step_ns(toy_profile())
-    assert step_ns(cold("plan", hidden_ns)) == hot_ns
+    assert step_ns(cold_profile("plan", hidden_ns)) == hot_ns
     # Of both sides the worker alone sleeps, in its device's time; the scheduler spins and is hot.
-    assert step_ns(cold("plan", hidden_ns + 70 * US)) == hot_ns + 70 * US
+    assert step_ns(cold_profile("plan", hidden_ns + 70 * US)) == hot_ns + 70 * US
 
 
 def test_who_has_not_slept_decides_hot():
     records = [
-        run(BusySpin(), one_request(30), profile=cold("plan", ns), device_policy=BusySpin())
+        run(BusySpin(), one_request(30), profile=cold_profile("plan", ns), device_policy=BusySpin())
         for ns in (0, 500 * US)
     ]
     assert records[0] == records[1]
 
 
 def test_what_did_not_run_since_the_longest_sleep_is_as_cold_as_that():
-    lane = Lane()
+    cold = Cold()
     for mode, rested_ns in ((PARKED, 3 * MS), (DOZED, 5 * MS), (PARKED, 1 * MS), (SPUN, 9 * MS)):
-        lane.rest(mode, rested_ns)
-    assert (lane.cold_plan_ns, lane.cold_after_ns) == (5 * MS, 5 * MS)
-    lane.rest(REHEARSED, 20 * MS)
-    assert (lane.cold_plan_ns, lane.cold_after_ns) == (0, 0)
+        cold.rest(mode, rested_ns)
+    assert (cold.plan_ns, cold.after_ns) == (5 * MS, 5 * MS)
+    cold.rest(REHEARSED, 20 * MS)
+    assert (cold.plan_ns, cold.after_ns) == (0, 0)

@@ -26,7 +26,7 @@ from shmsim.config import (
 )
 from shmsim.inputs.catalog import load_gpu, load_model
 from shmsim.metrics import summarize
-from shmsim.policies import PRESETS, BusySpin, Park, WakeAhead
+from shmsim.policies import PRESETS, BusySpin, Park, StepAhead, WakeAhead
 from shmsim.roofline import RooflineStepTime
 from shmsim.routing import MIB
 from shmsim.sim.events import simulate_arrays, simulate_events, simulate_events_box, supports
@@ -161,6 +161,15 @@ def test_a_policy_that_remembers_goes_through_the_same_states():
     config = replace(SHARED, workload=replace(SHORT, requests=12))
     for replication in (0, 1):
         check_equal(config, PRESETS["rehearse-ahead"], noisy_profile(), replication)
+
+
+def test_a_policy_that_rests_costs_what_it_does_in_simpy():
+    config = replace(
+        SHARED,
+        workload=replace(SHORT, requests=2, output_p50=200, output_p95=200),
+        delay_price=1.0,
+    )
+    check_equal(config, StepAhead(), noisy_profile())
 
 
 # The comparison can fail.

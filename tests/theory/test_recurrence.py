@@ -22,7 +22,7 @@ from shmsim.config import (
 from shmsim.distribution import Curve, Distribution
 from shmsim.figures import figures_of
 from shmsim.metrics import quantiles, summarize
-from shmsim.policies import WakeAhead
+from shmsim.policies import StepAhead, WakeAhead
 from shmsim.profile import AT_DEVICE, MachineProfile
 from shmsim.sim.engine import choose, simulate_with
 from shmsim.sim.recurrence import (
@@ -252,6 +252,24 @@ def config_of(**changes):
         "device": DeviceConfig(step_ns=400 * US, jitter=0.05),
     }
     return RunConfig(**(sections | changes))
+
+
+@pytest.mark.parametrize("scheduling", ["sync", "async"])
+def test_a_policy_that_rests_costs_what_it_does_in_simpy(short_windows, scheduling):
+    # Where delay is cheap StepAhead gains nothing by deciding, and leaves most waits undecided.
+    workload = WorkloadConfig("closed", 2, 1.0, 1.0, 2, 9, 9, 200, 200)
+    engine = EngineConfig(1, 2, scheduling, 8, 64)
+    device = DeviceConfig(step_ns=400 * US)
+    config = replace(config_of(engine=engine, workload=workload, device=device), delay_price=1.0)
+    check(config, StepAhead(), PROFILES["noisy"])
+    usual = PROFILES["noisy"].policy_costs["StepAhead"]
+    dear = {what: Curve("", (0.0,), (Distribution.of([[9 * US]]),)) for what in usual}
+    costs = PROFILES["noisy"].policy_costs | {"SpinThenPark": dear}
+    found = [
+        simulate_recurrence(config, StepAhead(), profile)
+        for profile in (PROFILES["noisy"], replace(PROFILES["noisy"], policy_costs=costs))
+    ]
+    assert found[0] != found[1]
 
 
 def test_many_sequences_are_those_of_simpy(short_windows):

@@ -72,12 +72,21 @@ def slowness(
 
 @compiled
 def rest(s: Words, lane: int, mode: int, rested_ns: int) -> None:
-    """Be at the end of a rest (`shmsim.sim.contended.Lane.rest`)."""
+    """Be at the end of a rest (`shmsim.sim.deciding.Cold`)."""
     if mode == w.REHEARSED:
         s[lane + w.L_COLD_PLAN] = s[lane + w.L_COLD_AFTER] = 0
     elif mode != w.SPUN:
         s[lane + w.L_COLD_PLAN] = max(s[lane + w.L_COLD_PLAN], rested_ns)
         s[lane + w.L_COLD_AFTER] = max(s[lane + w.L_COLD_AFTER], rested_ns)
+
+
+@compiled
+def undecided(s: Words, site: int, call: int) -> int:
+    """How many waits the policy of a call leaves undecided from here on."""
+    word = s[site + w.Z_REST]
+    if word < 0:
+        return 0
+    return s[s[site + w.Z_STATE] + call * s[site + w.Z_STATE_WORDS] + word]
 
 
 @compiled
@@ -91,6 +100,7 @@ def learn(s: Words, x: Numbers, process: int, lane: int) -> None:
         for i in range(n):
             lesson = s[site + w.Z_FINISHED] + w.LESSON * i
             call = s[lesson + w.X_CALL]
+            after = s[site + (w.Z_IDLE_AFTER if undecided(s, site, call) > 1 else w.Z_AFTER)]
             ask(
                 s[site + w.Z_POLICY],
                 s,
@@ -106,7 +116,7 @@ def learn(s: Words, x: Numbers, process: int, lane: int) -> None:
             s[site + w.Z_N_LEARNT] = index + 1
             along = float(s[lane + w.L_COLD_AFTER])
             s[lane + w.L_COLD_AFTER] = 0
-            s[lane + w.L_OWED] += cost_at(s, x, s[site + w.Z_AFTER], index, along)
+            s[lane + w.L_OWED] += cost_at(s, x, after, index, along)
 
 
 @compiled

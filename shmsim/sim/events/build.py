@@ -10,11 +10,12 @@ from shmsim.message import encode_second_call, largest_bytes
 from shmsim.profile import AT_DEVICE, Curve, MachineProfile
 from shmsim.routing import ROUTE_PRESETS
 from shmsim.sim.cores import AMPLE, Schedule, balance_ns
+from shmsim.sim.deciding import AT_REST
 from shmsim.sim.events import words as w
 from shmsim.sim.events.acting import BALANCER, PERIODS, REPLIES, SCHEDULER, THIEF, WORKER
 from shmsim.sim.events.luck import BLOCK
 from shmsim.sim.events.memory import Float64Array, Int64Array, Memory
-from shmsim.sim.events.policy import route_function, store_policy, wait_function
+from shmsim.sim.events.policy import rest_word, route_function, store_policy, wait_function
 from shmsim.sim.events.step_law import StepLuck, store_law
 from shmsim.sim.run import _device_policy, _schedule
 from shmsim.tape import Tape
@@ -269,6 +270,7 @@ class _Actors:
         worker = "" if is_scheduler else "worker_"
         names = (*_WAIT_COSTS, f"{worker}rehearsal", *(f"{worker}{name}" for name in _SLOW))
         cost = self._profile.costs_of_policy(type(policy).__name__)
+        idle = self._profile.costs_of_policy(AT_REST)
         state, n_words, numbers, n_numbers = store_policy(memory, policy)
         store_policy(memory, policy)  # the second call's, right behind
         site = memory.record(
@@ -284,6 +286,9 @@ class _Actors:
                 w.Z_DRAWS: luck.table(entity, names, prefix),
                 w.Z_PLAN: luck.stream(entity, "plan", cost["plan"]),
                 w.Z_AFTER: luck.stream(entity, "after", cost["after"]),
+                w.Z_IDLE_PLAN: luck.stream(entity, "plan", idle["plan"]),
+                w.Z_IDLE_AFTER: luck.stream(entity, "after", idle["after"]),
+                w.Z_REST: rest_word(policy),
                 w.Z_FINISHED: memory.words(w.LESSON * w.FINISHED_ROOM),
                 w.Z_FINISHED_UNIFORM: memory.numbers(w.FINISHED_ROOM),
             },

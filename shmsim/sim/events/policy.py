@@ -11,6 +11,7 @@ import numba
 
 from shmsim.routing import RouteContext, RoutePolicy
 from shmsim.sim.compiled import check_policy, compile_policy
+from shmsim.sim.deciding import REST_FIELD, can_rest
 from shmsim.sim.events import words as w
 from shmsim.sim.events.asking import SIGNATURE, address_of
 from shmsim.sim.events.compiling import compiled, is_plain
@@ -111,6 +112,16 @@ def store_policy(memory: Memory, policy: Any) -> tuple[int, int, int, int]:
     words = [int(v) for v in values if not isinstance(v, float)]
     numbers = [v for v in values if isinstance(v, float)]
     return memory.store(words), len(words), memory.store_numbers(numbers), len(numbers)
+
+
+def rest_word(policy: WaitPolicy) -> int:
+    """Which of its words counts the waits that a policy leaves undecided; -1 if it never does."""
+    kind: Any = type(policy)
+    if not can_rest(kind):
+        return -1
+    fields = kind._fields[: kind._fields.index(REST_FIELD)]
+    before = _values(tuple(getattr(policy, field) for field in fields))
+    return sum(not isinstance(value, float) for value in before)
 
 
 def wait_function(policy: WaitPolicy) -> int:

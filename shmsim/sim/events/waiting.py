@@ -6,7 +6,7 @@ on after a sleep on the doorbell.
 """
 
 from shmsim.sim.events import words as w
-from shmsim.sim.events.acting import busy, rest, slowness
+from shmsim.sim.events.acting import busy, rest, slowness, undecided
 from shmsim.sim.events.agenda import go_on_after, schedule, set_timer
 from shmsim.sim.events.asking import ask
 from shmsim.sim.events.compiling import compiled
@@ -103,7 +103,8 @@ def waiting(s: Words, x: Numbers, p: int) -> bool:
             if not _is_sound(s, p + w.V_PLAN):
                 s[w.STATUS] = w.REFUSED
                 return False
-            plan_ns = cost_at(s, x, s[site + w.Z_PLAN], index, float(s[lane + w.L_COLD_PLAN]))
+            plan = s[site + (w.Z_IDLE_PLAN if undecided(s, site, call) > 0 else w.Z_PLAN)]
+            plan_ns = cost_at(s, x, plan, index, float(s[lane + w.L_COLD_PLAN]))
             s[lane + w.L_COLD_PLAN] = 0
             s[p + w.V_STATE] = _BEGUN
             enter_ns = plan_ns + table_cost(s, x, table, w.WAIT_ENTER, index, 0.0)

@@ -266,6 +266,9 @@ ENTRY: Final = 4  # words of the agenda for each event: instant, order, event, a
     Z_DRAWS,
     Z_PLAN,
     Z_AFTER,
+    Z_IDLE_PLAN,
+    Z_IDLE_AFTER,
+    Z_REST,  # which word of the state counts waits that are left undecided; -1: none
     Z_N_WAITS,
     Z_N_LEARNT,
     Z_LAST_SEEN,
@@ -273,7 +276,7 @@ ENTRY: Final = 4  # words of the agenda for each event: instant, order, event, a
     Z_FINISHED,
     Z_FINISHED_UNIFORM,
     SITE,
-) = range(17)
+) = range(20)
 #: So many waits of a site may be finished before its process learns from them.
 FINISHED_ROOM: Final = 128
 # What a policy is told of a wait: the context, without its costs and its random number, and the

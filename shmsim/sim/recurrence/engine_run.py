@@ -123,7 +123,7 @@ class EngineRun:
         """Be at the start."""
         self.shared = shared
         policy, device_policy, self._loop = compiled
-        self._deciding = shared.deciding[type(policy).__name__]
+        self._deciding = shared.deciding[type(policy)]
         config, profile = shared.config, shared.profile
         engine, payload = config.engine, config.payload
         self._costs = profile.wait_costs(config.delay_price)

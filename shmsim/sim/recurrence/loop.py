@@ -11,10 +11,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from shmsim.sim.compiled import compile_policy
+from shmsim.sim.deciding import can_rest
 from shmsim.sim.recurrence.batches import admit, has_work
 from shmsim.sim.recurrence.luck import (
     AFTER,
     ENTER,
+    IDLE,
     MARGIN,
     PLAN,
     UNIFORM,
@@ -91,6 +93,7 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) ->
     dtype, unpack, pack = packing_of(policy)
     state_at = records_at(dtype)
     plan, after = policy_within(plan), policy_within(after)
+    undecided = _rest_of if can_rest(type(policy)) else _never_rests
 
     @within
     def absorb(eng: Any, states: Any, site: Any) -> Any:
@@ -100,7 +103,6 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) ->
         call then decides, so that it does not matter whether this one has learnt.
         """
         site.is_finished = 0
-        site.n_lessons += 1
         outcome = WaitOutcome(
             site.found_ns - site.started_ns,
             site.seen_ns - site.started_ns,
@@ -113,7 +115,11 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) ->
         # Most policies ask for no number: then it is not even looked up.
         uniform = site.uniform if learns_late else number(eng, site.costs + UNIFORM, site.index)
         state = state_at(states, site.policy + site.call)
-        pack(state, after(unpack(state), _context(site, eng, uniform), outcome))
+        policy = unpack(state)
+        if undecided(policy) > 1:
+            site.idle_lessons |= 1 << site.n_lessons
+        site.n_lessons += 1
+        pack(state, after(policy, _context(site, eng, uniform), outcome))
 
     @within
     def begin(eng: Any, states: Any, decisions: Any, actor: Any, site: Any, batch: Any) -> Any:
@@ -148,7 +154,8 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) ->
         _note(site, 3, chosen.fourth)
         work_ns = site.begin_ns
         if work_ns < 0:
-            work_ns = draw_from(eng, decisions, site.decision + PLAN, index, actor.cold_plan_ns)
+            cost = site.decision + (PLAN + IDLE if undecided(policy) > 0 else PLAN)
+            work_ns = draw_from(eng, decisions, cost, index, actor.cold_plan_ns)
             work_ns += draw(eng, site.costs + ENTER, index, 0)
         actor.cold_plan_ns = 0
         spend(actor, work_ns)
@@ -161,13 +168,25 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) ->
         if site.is_finished:
             absorb(eng, states, site)
         while site.n_lessons:
-            x = actor.cold_after_ns
+            cost = site.decision + (AFTER + IDLE if site.idle_lessons & 1 else AFTER)
+            site.idle_lessons >>= 1
+            asleep_ns = actor.cold_after_ns
             actor.cold_after_ns = 0
-            actor.owed_ns += draw_from(eng, decisions, site.decision + AFTER, site.n_learnt, x)
+            actor.owed_ns += draw_from(eng, decisions, cost, site.n_learnt, asleep_ns)
             site.n_learnt += 1
             site.n_lessons -= 1
 
     return begin, learn
+
+
+@within
+def _rest_of(policy: Any) -> Any:
+    return policy.learnt_rest
+
+
+@within
+def _never_rests(policy: Any) -> Any:
+    return 0
 
 
 @within

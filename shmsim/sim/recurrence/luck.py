@@ -67,6 +67,8 @@ UNIFORM: Final = 13
 # Of a site and a class of policies.
 PLAN: Final = 0
 AFTER: Final = 1
+#: The same of a wait that is left undecided, counted from the two.
+IDLE: Final = 2
 
 N_QUANTILES: Final = len(QUANTILE_GRID)
 

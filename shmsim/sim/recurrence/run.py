@@ -141,8 +141,8 @@ def _tapes(
             profile,
             Tape(config.seed, n_engines * replication + number),
             f"engine{number}/" if n_engines > 1 else "",
-            [type(policy).__name__ for policy in policies],
-            "" if device_policy is None else type(device_policy).__name__,
+            [type(policy) for policy in policies],
+            None if device_policy is None else type(device_policy),
         )
 
 

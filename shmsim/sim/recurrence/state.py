@@ -34,8 +34,8 @@ SITE: Final = np.dtype(
     [
         *((name, _INT) for name in (
             "costs", "decision", "begin_ns", "kind", "policy", "first_call",
-            "alternates", "n_waits", "n_learnt", "n_lessons", "last_seen_ns", "call", "step",
-            "pending",
+            "alternates", "n_waits", "n_learnt", "n_lessons", "idle_lessons",
+            "last_seen_ns", "call", "step", "pending",
             "n_decode", "n_prefill", "n_kv", "since_ns", "index",
             "started_ns", "found_ns", "seen_ns", "stage", "used_ns", "overshoot_ns", "belled",
             "mode", "rested_ns", "slowness_ns", "armed_ns", "is_finished",

@@ -8,6 +8,7 @@ import numpy as np
 from shmsim.config import RunConfig
 from shmsim.profile import AT_DEVICE, MachineProfile
 from shmsim.sim.contended import CARRYING
+from shmsim.sim.deciding import AT_REST, can_rest
 from shmsim.sim.loop import _reply_bytes, _request_bytes
 from shmsim.sim.recurrence import device
 from shmsim.sim.recurrence.luck import (
@@ -18,6 +19,7 @@ from shmsim.sim.recurrence.luck import (
     ENCODE_REQUEST,
     ENTER,
     EXIT,
+    IDLE,
     LAUNCH,
     MARGIN,
     PUBLISH,
@@ -55,10 +57,10 @@ class SharedTape:
         Of this engine.
     name
         Before the names of its processes, as of `shmsim.sim.loop.StepLoop`.
-    policy_names
-        Names of the classes of policies, each of which costs what it costs.
-    device_policy_name
-        Of those who wait for the device; empty: nobody does by policy.
+    policy_types
+        Classes of policies, each of which costs what it costs.
+    device_policy_type
+        Of those who wait for the device; None: nobody does by policy.
 
     Attributes
     ----------
@@ -79,8 +81,8 @@ class SharedTape:
         profile: MachineProfile,
         tape: Tape,
         name: str,
-        policy_names: Iterable[str],
-        device_policy_name: str,
+        policy_types: Iterable[type],
+        device_policy_type: type | None,
     ) -> None:
         """Draw the requests and the first window."""
         self.config = config
@@ -106,10 +108,10 @@ class SharedTape:
         self._add_costs(self._costs)
         self.passage = self._passage(self._costs)
         #: Of each class of policies, and of those who wait for the device.
-        self.deciding = {policy: self._deciding(policy, self._sites) for policy in policy_names}
+        self.deciding = {kind: self._deciding(kind, self._sites) for kind in policy_types}
         self.device_deciding: Deciding | None = None
-        if device_policy_name:
-            self.device_deciding = self._deciding(device_policy_name, self._device_sites)
+        if device_policy_type is not None:
+            self.device_deciding = self._deciding(device_policy_type, self._device_sites)
         self._noise = tape.generator("device", "step") if device.varies(step_time) else None
         self._n_windows = 0
         self.factors = np.ones(1)
@@ -230,14 +232,22 @@ class SharedTape:
             known.add(None, entity, "policy", rate)
             self.site_costs.append(ids[0])
 
-    def _deciding(self, policy_name: str, sites: list[tuple[str, int]]) -> "Deciding":
-        of_policy = self.profile.costs_of_policy(policy_name)
+    def _deciding(self, kind: type, sites: list[tuple[str, int]]) -> "Deciding":
+        names = kind.__name__, AT_REST if can_rest(kind) else kind.__name__
+        own, idle = (self.profile.costs_of_policy(name) for name in names)
         costs = Costs()
         plans = []
         for entity, rate in sites:
-            plans.append(costs.add(of_policy["plan"], entity, "plan", rate))
-            costs.add(of_policy["after"], entity, "after", rate)
-        plan_ns = [costs.constant_ns(plan) for plan in plans]
+            plans.append(costs.add(own["plan"], entity, "plan", rate))
+            costs.add(own["after"], entity, "after", rate)
+            costs.add(idle["plan"], entity, "plan", rate)
+            costs.add(idle["after"], entity, "after", rate)
+        plan_ns = [
+            costs.constant_ns(plan)
+            if costs.constant_ns(plan) == costs.constant_ns(plan + IDLE)
+            else None
+            for plan in plans
+        ]
         return Deciding(plans, plan_ns, self._passage(costs))
 
 
@@ -247,7 +257,8 @@ class Deciding(NamedTuple):
     Parameters
     ----------
     plans
-        Number of the cost of a plan at each site; that of learning follows it.
+        Number of the cost of a plan at each site; that of learning follows it, and then both of a
+        wait that is left undecided.
     plan_ns
         The former, where it is constant.
     passage

@@ -45,7 +45,7 @@ def spend(actor: Any, duration_ns: Any) -> Any:
 
 @within
 def rest(actor: Any, mode: Any, rested_ns: Any) -> Any:
-    """Be at the end of a rest (`shmsim.sim.contended.Lane.rest`)."""
+    """Be at the end of a rest (`shmsim.sim.deciding.Cold`)."""
     if mode == REHEARSED:
         actor.cold_plan_ns = actor.cold_after_ns = 0
     elif mode != SPUN:

@@ -1,0 +1,78 @@
+"""What deciding costs: by class of policies, hot or cold, and little for one that rests."""
+
+from typing import Any, Final
+
+from shmsim.profile import MachineProfile
+from shmsim.sim.draws import Cost
+from shmsim.sim.waiter import REHEARSED, SPUN
+from shmsim.tape import Tape
+
+#: What a policy is charged for a wait that it leaves undecided: as much as this one takes, which
+#: decides as little (docs/policies.md has both measured).
+AT_REST: Final = "SpinThenPark"
+#: The field of a policy that counts the waits which it leaves undecided from here on.
+REST_FIELD: Final = "learnt_rest"
+
+
+def can_rest(kind: Any) -> bool:
+    """Whether policies of this class leave waits undecided where deciding costs too much."""
+    return REST_FIELD in kind._fields
+
+
+class Cold:
+    """How cold deciding is to a thread.
+
+    Attributes
+    ----------
+    plan_ns, after_ns
+        The longest sleep since it last planned a wait, and since it last learnt from one.
+    """
+
+    def __init__(self) -> None:
+        """Be hot."""
+        self.plan_ns = self.after_ns = 0
+
+    def rest(self, resumed_from: str, rested_ns: int) -> None:
+        """Be at the end of a rest: a sleep leaves deciding cold, and a rehearsal warms it.
+
+        A spin does neither: after one of 10 ms a decision takes a few microseconds longer.
+        """
+        if resumed_from == REHEARSED:
+            self.plan_ns = self.after_ns = 0
+        elif resumed_from != SPUN:
+            self.plan_ns = max(self.plan_ns, rested_ns)
+            self.after_ns = max(self.after_ns, rested_ns)
+
+
+class Deciding:
+    """Costs of plans and of learning, at one site.
+
+    Parameters
+    ----------
+    profile
+        The distributions.
+    tape, entity
+        The random numbers.
+    policy
+        Whose class it is about.
+    """
+
+    def __init__(self, profile: MachineProfile, tape: Tape, entity: str, policy: Any) -> None:
+        """Nothing was decided yet."""
+        own = profile.costs_of_policy(type(policy).__name__)
+        idle = profile.costs_of_policy(AT_REST)
+        self._plan, self._after = (Cost(own[w], tape, entity, w) for w in ("plan", "after"))
+        self._idle_plan, self._idle_after = (
+            Cost(idle[w], tape, entity, w) for w in ("plan", "after")
+        )
+        self._can_rest = can_rest(type(policy))
+
+    def plan_ns(self, policy: Any, index: int, asleep_ns: int) -> int:
+        """What the plan of wait ``index`` takes, after that sleep."""
+        rests = self._can_rest and policy.learnt_rest > 0
+        return (self._idle_plan if rests else self._plan).at(index, asleep_ns)
+
+    def after_ns(self, policy: Any, index: int, asleep_ns: int) -> int:
+        """What learning from wait ``index`` takes, by the policy as it was in it."""
+        rests = self._can_rest and policy.learnt_rest > 1
+        return (self._idle_after if rests else self._after).at(index, asleep_ns)
