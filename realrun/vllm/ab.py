@@ -17,6 +17,7 @@ from realrun.vllm.arms import WINDOW
 from realrun.vllm.control import Counters
 from realrun.vllm.engine import Engine, Setup
 from realrun.vllm.generate import engine_arguments, write_tiny_model
+from shmsim.wait import TYPICAL_COSTS
 
 REFERENCE: Final = "vllm"
 CONTROL_ARM: Final = "vllm again"
@@ -41,6 +42,8 @@ class Plan(NamedTuple):
         Engine starts, and rounds (each arm twice) within one.
     idle_s
         Idle time before the request whose first token is timed; 0 leaves it out.
+    delay_price
+        What policies are told that a second of delay is worth, in core-seconds.
     """
 
     workers: int
@@ -50,12 +53,14 @@ class Plan(NamedTuple):
     starts: int
     rounds: int
     idle_s: float
+    delay_price: float = TYPICAL_COSTS.delay_price
 
     @property
     def cell(self) -> str:
-        """Name in tables and claims."""
+        """Name in tables and claims; of a price only if it is not the usual one."""
         how = "async" if self.asynchronous else "sync"
-        return f"tp{self.workers}-{how}-{self.streams}"
+        priced = self.delay_price != TYPICAL_COSTS.delay_price
+        return f"tp{self.workers}-{how}-{self.streams}" + priced * f"-r{self.delay_price:g}"
 
 
 class Block(NamedTuple):
@@ -133,7 +138,7 @@ def run(
     python: Path,
     arms: Sequence[tuple[str, str]],
     out: Path,
-    costs: Path | None,
+    costs: Path,
     own_arguments: dict[str, Any],
     environment: dict[str, str],
     progress: Progress,

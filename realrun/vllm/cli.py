@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from realrun.vllm.soak_cli import soak_command
-from shmsim.console import Bar, complete_policy, complete_profile, console, load_policies
+from shmsim.console import (
+    Bar,
+    complete_policy,
+    complete_profile,
+    console,
+    load_policies,
+    load_profile,
+)
 from shmsim.program import Output, Program
+from shmsim.wait import TYPICAL_COSTS
 
 if TYPE_CHECKING:
     from realrun.vllm.prediction import ArmPrediction
@@ -54,7 +62,6 @@ def import_command(
     from realrun.vllm.model import engine_config, engine_facts, engine_profile
     from realrun.vllm.report import shares_table
     from realrun.vllm.traces import read_traces
-    from shmsim.profile import MachineProfile
     from shmsim.timeline import write_timeline
 
     traces = read_traces(folder)
@@ -64,7 +71,7 @@ def import_command(
     write_timeline(records, out / "timeline.json.gz")
     if profile is not None:
         facts = engine_facts(traces)
-        engine_profile(MachineProfile.read(profile), facts).write(out / "profile.json")
+        engine_profile(load_profile(profile), facts).write(out / "profile.json")
         (out / "config.toml").write_text(engine_config(facts, len(usable_cores())))
     found = shares(traces)
     console.print(shares_table(found))
@@ -135,6 +142,16 @@ def ab_command(
             autocompletion=complete_profile,
         ),
     ] = None,
+    delay_price: Annotated[
+        float,
+        typer.Option(
+            "--delay-price",
+            min=0.0,
+            max=1e6,
+            help="Core-seconds that a second of delay is worth, as policies are told: "
+            "run.delay_price of a config.",
+        ),
+    ] = TYPICAL_COSTS.delay_price,
     recorder: Annotated[
         bool, typer.Option("--recorder", help="One more arm: vLLM as it is, recorded.")
     ] = False,
@@ -166,27 +183,30 @@ def ab_command(
         recorder_claim,
         recorder_sentence,
     )
-    from realrun.vllm.stored import PROFILE, TRACE_FOLDER, Stored, write_comparison
+    from realrun.vllm.stored import (
+        PROFILE,
+        TRACE_FOLDER,
+        Stored,
+        write_comparison,
+        write_costs,
+    )
     from shmsim.claims import write_claims
-    from shmsim.config import ConfigError, RunConfig
-    from shmsim.profile import MachineProfile
+    from shmsim.config import ConfigError
     from shmsim.units import S, parse_duration_ns
 
     if starts < 2:
         raise ConfigError(f"an interval needs at least 2 starts, got {starts}")
     idle_s = parse_duration_ns(idle) / S
-    plan = Plan(workers, not sync, streams, tokens, starts, rounds, idle_s)
+    plan = Plan(workers, not sync, streams, tokens, starts, rounds, idle_s, delay_price)
     version = find_vllm(python)
-    box = None if profile is None else MachineProfile.read(profile)
+    box = None if profile is None else load_profile(profile)
     own = json.loads(engine.read_text()) if engine is not None else {}
     out = out or Path("runs/vllm-ab") / plan.cell
     out.mkdir(parents=True, exist_ok=True)
     arms, floor = _arms(policy, out)
-    costs = None
     if box is not None:
         box.write(out / PROFILE)
-        costs = (out / "costs.json").absolute()
-        costs.write_text(json.dumps(box.wait_costs(RunConfig().delay_price)._asdict()))
+    costs = write_costs(out, box, delay_price)
     with Bar() as bar:
         plan, blocks = run(
             plan,
@@ -271,15 +291,15 @@ def predict_command(
     """Predict every arm of a stored comparison from records of vLLM's own waiting.
 
     Starts no engine: after a change of the model, or with another profile, the same measurements
-    judge it again. vllm-ab does the same at its end, if it has a profile and records.
+    judge it again, at the price of delay that they were made at. vllm-ab does the same at its end,
+    if it has a profile and records.
     """
     from realrun.vllm.prediction_report import prediction_claims
     from realrun.vllm.stored import PROFILE, read_comparison
     from shmsim.claims import write_claims
-    from shmsim.profile import MachineProfile
 
     stored = read_comparison(folder)
-    found = _predict(folder, stored, MachineProfile.read(profile or folder / PROFILE))
+    found = _predict(folder, stored, load_profile(profile or folder / PROFILE))
     claims = prediction_claims(stored.plan, found)
     if claims_path is not None:
         write_claims(claims_path, {**stored.machine, "engine": stored.engine}, claims)

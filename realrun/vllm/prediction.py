@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from realrun.equivalence import Estimate
 from realrun.validate import predict
-from realrun.vllm.ab import CONTROL_ARM, RECORDING, Block
+from realrun.vllm.ab import CONTROL_ARM, RECORDING, Block, Plan
 from realrun.vllm.model import EngineFacts, engine_config, engine_facts, engine_profile
 from realrun.vllm.stored import PREDICTIONS, TRACE_FOLDER, Stored, arm_policies, has_records
 from realrun.vllm.traces import read_traces
@@ -93,7 +93,7 @@ def predict_arms(
     for start in range(n_starts):
         facts = engine_facts(read_traces(folder / TRACE_FOLDER / f"start{start}"))
         costs = engine_profile(profile, facts)
-        config = _config(facts, n_cores, stored.plan.tokens)
+        config = _config(facts, n_cores, stored.plan)
         for n, (arm, policy) in enumerate(policies.items()):
             progress(start * len(policies) + n, total, f"model: start {start + 1}, {arm}")
             tapes = range(start * _REPLICATIONS, (start + 1) * _REPLICATIONS)
@@ -103,11 +103,10 @@ def predict_arms(
     return hold(predicted, blocks)
 
 
-def _config(facts: EngineFacts, n_cores: int, n_tokens: int) -> RunConfig:
+def _config(facts: EngineFacts, n_cores: int, plan: Plan) -> RunConfig:
     config = parse_config(tomllib.loads(engine_config(facts, n_cores)))
-    return replace(
-        config, workload=replace(config.workload, output_p50=n_tokens, output_p95=n_tokens)
-    )
+    workload = replace(config.workload, output_p50=plan.tokens, output_p95=plan.tokens)
+    return replace(config, workload=workload, delay_price=plan.delay_price)
 
 
 def _outcome(records: RunRecords) -> Outcome:

@@ -1,7 +1,7 @@
 """What is said about a live engine: where its cores go, and how its arms compare."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rich import box
@@ -86,11 +86,22 @@ def comparison_table(plan: Plan, results: Sequence[ArmResult]) -> Table:
 def print_comparison(plan: Plan, results: Sequence[ArmResult]) -> None:
     """Print `comparison_table`, however narrow the terminal."""
     wide(_WIDTH).print(comparison_table(plan, results))
-    foreign = max(result.foreign_cores for result in results)
-    if foreign > QUIET_CORES:
+    print_others(result.foreign_cores for result in results)
+
+
+def print_others(foreign_cores: Iterable[float]) -> None:
+    """Say so if others used more of the machine meanwhile than a comparison bears.
+
+    Parameters
+    ----------
+    foreign_cores
+        Their mean cores during each part of it.
+    """
+    most = max(foreign_cores)
+    if most > QUIET_CORES:
         diagnostics.print(
-            f"[yellow]note:[/] others used up to {foreign:.2f} cores meanwhile (an arm's mean), so "
-            "spinners lost what sleepers gave away; repeat on a quiet box",
+            f"[yellow]note:[/] others used up to {most:.2f} cores meanwhile, for which waiters and "
+            "workers had to wait too; repeat on a quiet box",
             soft_wrap=True,
         )
 

@@ -6,10 +6,10 @@ from typing import Final
 from rich import box
 from rich.table import Table
 
-from realrun.vllm.ab import QUIET_CORES
+from realrun.vllm.report import print_others
 from realrun.vllm.soak import OURS, Soaked, SoakPlan
 from shmsim.claims import Claim
-from shmsim.console import diagnostics, wide
+from shmsim.console import wide
 
 _WIDTH: Final = 110
 
@@ -23,7 +23,8 @@ def soak_table(plan: SoakPlan, found: Sequence[Soaked]) -> Table:
         title_style="",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
-        caption="Stall: a step of more than 100 ms. Rescued: found by a recheck of ours only.",
+        caption="Stall: a step of more than 100 ms; a lost wake-up shows as 5 s. Rescued: found "
+        "by a recheck of ours only.",
         caption_justify="left",
         caption_style="",
     )
@@ -51,13 +52,7 @@ def soak_table(plan: SoakPlan, found: Sequence[Soaked]) -> Table:
 def print_soak(plan: SoakPlan, found: Sequence[Soaked]) -> None:
     """Print `soak_table`, however narrow the terminal."""
     wide(_WIDTH).print(soak_table(plan, found))
-    foreign = max(row.foreign_cores for row in found)
-    if foreign > QUIET_CORES:
-        diagnostics.print(
-            f"[yellow]note:[/] others used up to {foreign:.2f} cores meanwhile, and who waits for "
-            "a core stalls too; a lost wake-up shows as 5 s",
-            soft_wrap=True,
-        )
+    print_others(row.foreign_cores for row in found)
 
 
 def soak_claims(plan: SoakPlan, found: Sequence[Soaked]) -> list[Claim]:

@@ -16,11 +16,13 @@ from realrun.vllm.control import Counters
 from realrun.vllm.trace import SUFFIX
 from shmsim.policies import PRESETS, GraceThenPark
 from shmsim.policy_file import read_policy
+from shmsim.profile import MachineProfile
 from shmsim.units import parse_duration_ns
-from shmsim.wait import WaitPolicy
+from shmsim.wait import TYPICAL_COSTS, WaitPolicy
 
 TRACE_FOLDER: Final = "trace"
 PROFILE: Final = "profile.json"
+COSTS: Final = "costs.json"
 PREDICTIONS: Final = "predictions.json"
 _CELLS: Final = "tp*.json"
 _ARMS: Final = "arm*.json"
@@ -61,9 +63,17 @@ def clear(folder: Path) -> None:
             f"{theirs[0]} is no file of an earlier comparison, and would be overwritten; name "
             "another folder with --out"
         )
-    for pattern in _CELLS, _ARMS, _TRACES, PROFILE, PREDICTIONS:
+    for pattern in _CELLS, _ARMS, _TRACES, PROFILE, COSTS, PREDICTIONS:
         for path in folder.glob(pattern):
             path.unlink()
+
+
+def write_costs(folder: Path, profile: MachineProfile | None, delay_price: float) -> Path:
+    """Store what policies are told: costs of a profile, or typical ones, and the price of delay."""
+    told = TYPICAL_COSTS if profile is None else profile.wait_costs(delay_price)
+    path = (folder / COSTS).absolute()
+    path.write_text(json.dumps(told._replace(delay_price=delay_price)._asdict()))
+    return path
 
 
 def write_comparison(folder: Path, stored: Stored) -> None:

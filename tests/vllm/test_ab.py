@@ -19,6 +19,7 @@ from realrun.vllm.control import Counters
 from realrun.vllm.report import (
     comparison_claims,
     comparison_table,
+    print_others,
     recorder_claim,
     recorder_sentence,
 )
@@ -145,3 +146,9 @@ def test_recording_is_charged_for_every_message_and_once_for_what_is_beside_them
     assert "5.0 µs on the way" in sentence
     assert "6.0 µs beside it" in sentence
     assert "8.0 µs" in sentence
+
+
+@pytest.mark.parametrize(("cores", "said"), [(0.02, False), (0.5, True)])
+def test_others_on_the_machine_are_named_if_they_disturb(cores, said, capsys):
+    print_others([0.0, cores])
+    assert (f"{cores:.2f} cores meanwhile" in capsys.readouterr().err) is said

@@ -15,6 +15,9 @@ from realrun.vllm.prediction import (
 from realrun.vllm.prediction_report import prediction_claims, prediction_table
 from realrun.vllm.stored import PREDICTIONS, TRACE_FOLDER, read_comparison
 from shmsim.claims import read_claims, write_claims
+from shmsim.config import NamedPolicy
+from shmsim.policies import StepAhead
+from shmsim.policy_file import write_policy
 from shmsim.profile import MachineProfile
 from tests.vllm.comparisons import PLAN, TPOT_S, block_of, write_stored
 from tests.vllm.traces import READ_CPU_NS, WORK_CPU_NS
@@ -69,6 +72,19 @@ def test_how_an_arm_did_has_no_part_in_what_is_said_of_it(folder):
     blocks = [block._replace(tpot_s=9.0) for block in stored.blocks]
     again = predict_arms(folder, stored._replace(blocks=blocks), BOX, lambda *_: None)
     assert [arm.predicted for arm in again] == [arm.predicted for arm in predicted(folder).values()]
+
+
+def test_the_model_is_told_the_price_of_delay_that_the_engines_policies_were_told(tmp_path):
+    stored = write_stored(tmp_path / "ab")
+    write_policy(tmp_path / "ab" / "arm1.json", NamedPolicy("park", StepAhead()), {})
+
+    def waiting(price):
+        plan = stored.plan._replace(delay_price=price)
+        found = predict_arms(tmp_path / "ab", stored._replace(plan=plan), BOX, lambda *_: None)
+        (arm,) = (arm for arm in found if arm.arm == "park")
+        return mean_outcome(arm.predicted).cores["scheduler"]
+
+    assert waiting(1000.0) > waiting(0.0)
 
 
 def test_without_records_it_says_how_to_get_some(tmp_path):

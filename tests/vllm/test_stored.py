@@ -1,17 +1,23 @@
 """A comparison survives its folder."""
 
+import json
+
 import pytest
 
 from realrun.vllm.ab import LOG
+from realrun.vllm.arms import read_costs
 from realrun.vllm.stored import (
     PREDICTIONS,
     arm_policies,
     clear,
     read_comparison,
     write_comparison,
+    write_costs,
 )
 from shmsim.policies import PRESETS, GraceThenPark
+from shmsim.profile import MachineProfile
 from shmsim.units import MS
+from shmsim.wait import TYPICAL_COSTS
 from tests.vllm.comparisons import ARMS, PLAN, write_stored
 
 
@@ -60,6 +66,23 @@ def test_policy_files_that_are_of_no_comparison_are_not_overwritten(tmp_path):
     (tmp_path / LOG).touch()  # one that was interrupted
     clear(tmp_path)
     assert not mine.exists()
+
+
+def test_policies_are_told_the_price_of_delay_with_or_without_a_profile(tmp_path):
+    box = MachineProfile.shipped("vm-2cpu")
+    assert read_costs(write_costs(tmp_path, box, 30.0)) == box.wait_costs(30.0)
+    typical = TYPICAL_COSTS._replace(delay_price=100.0)
+    assert read_costs(write_costs(tmp_path, None, 100.0)) == typical
+
+
+def test_another_price_is_another_cell_and_an_old_comparison_had_the_usual_one(tmp_path):
+    assert PLAN._replace(delay_price=30.0).cell == PLAN.cell + "-r30"
+    write_stored(tmp_path / "ab")
+    path = tmp_path / "ab" / f"{PLAN.cell}.json"
+    content = json.loads(path.read_text())
+    del content["plan"]["delay_price"]
+    path.write_text(json.dumps(content))
+    assert read_comparison(tmp_path / "ab").plan == PLAN
 
 
 def test_every_arm_is_a_policy_of_the_model(tmp_path):
