@@ -25,6 +25,7 @@ from shmsim.console import (
     load_or_default,
     load_policies,
     load_profile,
+    print_uncut,
 )
 from shmsim.export import cli as export_cli
 from shmsim.policies import POLICIES, PRESETS, SOURCES
@@ -74,7 +75,7 @@ def list_policies() -> Output:
     """List the policies, what each does and its parameters."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for label in ("kind", "parameters", "what it does", "source"):
-        table.add_column(label)
+        table.add_column(label, overflow="fold")
     for name, policy_type in POLICIES.items():
         parameters = ", ".join(
             f"{field.removesuffix('_ns')}={_show(field, value)}"
@@ -331,7 +332,7 @@ def show_profile(
             console.print(f"{name}: {text}", markup=False)
         return Output({"shipped": shipped})
     profile = load_profile(profile_path)
-    console.print(profile_table(profile))
+    print_uncut(profile_table(profile))
     for source in dict.fromkeys(profile.sources.values()):
         costs = [name for name, given in profile.sources.items() if given == source]
         console.print(f"{source.mark}: {', '.join(costs)}: {source.text}", markup=False)
@@ -439,7 +440,7 @@ def profile_table(profile: "MachineProfile") -> Table:
         table.add_column(label, justify="right")
     for name, curve in profile.costs.items():
         for x, point in zip(curve.xs, curve.points, strict=True):
-            at = format_ns(x) if curve.by == "asleep_ns" else f"{x:g} {curve.by}"
+            at = format_ns(x) if curve.by == "asleep_ns" else f"{_plainly(x)} {curve.by}"
             spread = f"{format_ns(min(point.replicates))} to {format_ns(max(point.replicates))}"
             table.add_row(
                 escape(name),
@@ -452,6 +453,10 @@ def profile_table(profile: "MachineProfile") -> Table:
                 spread,
             )
     return table
+
+
+def _plainly(x: float) -> str:
+    return str(int(x)) if x == int(x) else f"{x:g}"
 
 
 #: Figures that ``shmsim simulate`` shows.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from shmsim.policies import POLICIES, PRESETS
 
@@ -29,6 +30,7 @@ _SAY_EVERY_S = 5.0  # into a log, where a line cannot be redrawn
 
 #: Where no terminal says how wide it is, as in a pipe: so that no cell is cut.
 _PIPED_COLUMNS = 120
+_WIDEST = 1000
 _columns = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPED_COLUMNS
 
 console = Console(highlight=False, emoji=False, width=_columns)
@@ -48,6 +50,12 @@ def wide(columns: int) -> Console:
     """A console for results that is at least so wide, however narrow the terminal."""
     width = max(console.width, columns)
     return Console(highlight=False, emoji=False, width=width, quiet=console.quiet)
+
+
+def print_uncut(table: Table) -> None:
+    """Print a table of names and numbers as wide as it is: a name that is cut names nothing."""
+    without_bounds = console.options.update(width=_WIDEST)
+    wide(console.measure(table, options=without_bounds).maximum).print(table)
 
 
 def complete_policy(incomplete: str) -> list[str]:

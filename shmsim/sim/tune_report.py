@@ -16,6 +16,7 @@ from shmsim.tuner.goal import CORES, MEMORY, Limit
 from shmsim.units import MS
 
 _MIB: Final = 1 << 20
+_NAMED: Final = 3  # of those that do just the same
 _ALWAYS: Final = (CORES, "tpot_p99_ns", "ttft_after_idle_p50_ns")
 
 
@@ -23,14 +24,16 @@ def finalists_table(tuned: Tuned) -> Table:
     """Draw the finalists on the tapes held out; below each figure how much more it is, paired."""
     figures = _figures(tuned)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("policy", overflow="fold", min_width=14)
+    names = [f.candidate.name.replace(",", ",\n  ") for f in tuned.finalists]
+    longest = max(len(line) for name in names for line in name.splitlines())
+    table.add_column("policy", no_wrap=True, min_width=longest + 2)
     for figure in figures:
         table.add_column(_unit(figure)[1], justify="right")
     table.add_column("objective,\nto default", justify="right", min_width=10)
     base = tuned.finalists[0]
-    for finalist in tuned.finalists:
+    for finalist, name in zip(tuned.finalists, names, strict=True):
         mark = "→ " if finalist.candidate == tuned.chosen else "  "
-        cells = [mark + escape(finalist.candidate.name)]
+        cells = [mark + escape(name)]
         for figure in figures:
             unit, _ = _unit(figure)
             estimate, other = finalist.figures[figure], base.figures[figure]
@@ -79,9 +82,11 @@ def notes(tuned: Tuned, budget: Budget) -> Iterator[str]:
     yield f"searched: {ways}, then chosen among {finals}"
     for finalist in tuned.finalists:
         if finalist.alike:
+            more = len(finalist.alike) - _NAMED
+            others = ", ".join(finalist.alike[:_NAMED]) + f" and {more} more" * (more > 0)
             yield (
-                f"{finalist.candidate.name} stands for {', '.join(finalist.alike)} too: on this "
-                "workload they do just the same, figure by figure"
+                f"{finalist.candidate.name} stands for {others} too: on this workload they do just "
+                "the same, figure by figure"
             )
     sure = (
         f"with {100 * tuned.choice.probability:g} % the best of these, up to "

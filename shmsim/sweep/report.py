@@ -23,7 +23,7 @@ def cell_table(plan: SweepPlan, result: CellResult) -> Table:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
-    table.add_column("policy")
+    table.add_column("policy", overflow="fold")
     for figure in plan.figures:
         table.add_column(shown(figure).label, justify="right")
     for policy, estimates in result.estimates.items():

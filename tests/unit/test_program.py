@@ -24,6 +24,7 @@ from shmsim.config import ConfigError, NamedPolicy
 from shmsim.console import console, details, diagnostics, load_policies
 from shmsim.policies import Park
 from shmsim.policy_file import write_policy
+from shmsim.profile import MachineProfile
 from shmsim.program import EXIT_CODES, Output, Program, plain
 from tests.report_folders import records_of, write_validation
 from tests.vllm.comparisons import write_stored
@@ -381,3 +382,24 @@ def test_two_policies_of_one_name_are_told_apart_by_a_name(tmp_path):
         "other",
         "third",
     ]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_profile_is_printed_without_a_cut_name_however_narrow_the_terminal(columns):
+    profile = MachineProfile.shipped("h200")
+    done = subprocess.run(
+        [sys.executable, "-m", "shmsim.cli", "profile", "h200"],
+        env={**os.environ, "COLUMNS": str(columns)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    first = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
+    assert set(profile.costs) <= first
+    assert "\u2026" not in done.stdout
+    assert "e+0" not in done.stdout  # sizes are numbers of bytes
+
+
+def test_kinds_of_policies_are_not_cut_in_a_narrow_terminal():
+    done = subprocess.run(
+        [sys.executable, "-m", "shmsim.cli", "policies"],
+        env={**os.environ, "COLUMNS": "60"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "\u2026" not in done.stdout

@@ -14,6 +14,7 @@ from shmsim.config import (
     WorkloadConfig,
     parse_policy,
 )
+from shmsim.console import console
 from shmsim.policy_file import read_policy, write_policy
 from shmsim.profile import MachineProfile
 from shmsim.routing import ROUTE_PRESETS, SlotClass
@@ -181,7 +182,19 @@ def test_a_parameter_without_effect_is_no_choice(runs):
     assert told
     text = "\n".join(notes(found, BUDGET))
     for finalist in told:
-        assert f"{finalist.candidate.name} stands for {', '.join(finalist.alike)} too" in text
+        others = ", ".join(finalist.alike[:3])
+        assert f"{finalist.candidate.name} stands for {others}" in text
+
+
+def test_the_table_breaks_names_only_between_parameters(tuned):
+    name = "WakeAhead:guard=71.4us,smoothing=0.143,rehearse=true"
+    first, *rest = tuned.finalists
+    renamed = first._replace(candidate=first.candidate._replace(name=name))
+    table = finalists_table(tuned._replace(finalists=(renamed, *rest)))
+    with console.capture() as captured:
+        console.print(table, width=60)
+    for part in ("WakeAhead:guard=71.4us,", "smoothing=0.143,", "rehearse=true"):
+        assert part in captured.get()
 
 
 def test_the_picture_names_the_finalists_and_the_limit(tmp_path, runs):
