@@ -9,7 +9,7 @@ from realrun.report.stored import StoredValidation, profile_of, read_records
 from shmsim.bounds.law import Float64Array
 from shmsim.bounds.limits import limits_of
 from shmsim.bounds.recorded import recorded_waits
-from shmsim.bounds.trace import WaitTrace
+from shmsim.bounds.trace import Int64Array, WaitTrace
 from shmsim.distribution import Curve, Distribution
 from shmsim.policies import BusySpin
 from shmsim.profile import MachineProfile
@@ -72,8 +72,9 @@ def waits_of(
         waits = [_waits(read_records(folder)) for folder in stored.folders_of(own)]
         if waits:
             thought = profile.costs_of_policy(type(policy).__name__)
-            thinking_ns = sum(_mean_ns(curve.points[0]) for curve in thought.values())
-            each = [_cost_ns(found.rows, price) + thinking_ns for found in waits]
+            each = [
+                _cost_ns(found.rows, price) + _thinking_ns(found.rows, thought) for found in waits
+            ]
             costs[name] = [float(np.mean(each)), (max(each) - min(each)) / 2]
         if waits and name == spinner:
             least = waits[0]
@@ -113,9 +114,17 @@ def _cost_ns(rows: list[WaitRow], price: float) -> float:
     return float(np.mean([row.cpu_ns for row in rows]) + price * np.mean(late_ns))
 
 
+def _thinking_ns(rows: list[WaitRow], costs: dict[str, Curve]) -> float:
+    """Mean of what deciding took, cold where the wait was slept through."""
+    lengths_ns = np.array([row.seen_ns - row.started_ns for row in rows])
+    cpu_ns = np.array([row.cpu_ns for row in rows])
+    asleep_ns = np.where(2 * cpu_ns < lengths_ns, lengths_ns, 0)
+    return float(sum(_along(curve, asleep_ns).mean() for curve in costs.values()))
+
+
 def _least_ns(trace: WaitTrace, profile: MachineProfile, price: float) -> float:
     wake_ns, park_ns, timer_ns = (
-        _after_gaps_ns(profile.costs[name], trace)
+        _along(profile.costs[name], trace.gap_ns)
         for name in ("wake_latency", "park_cpu", "doze_cpu")
     )
     penalty_ns = np.maximum(price * wake_ns + park_ns, 1.0)
@@ -123,9 +132,9 @@ def _least_ns(trace: WaitTrace, profile: MachineProfile, price: float) -> float:
     return float(limits_of(trace, penalty_ns, timer_ns, awake_ns).with_features.mean())
 
 
-def _after_gaps_ns(cost: Curve, trace: WaitTrace) -> Float64Array:
-    """Mean of a cost after a rest as long as each gap."""
-    return np.interp(trace.gap_ns, cost.xs, [_mean_ns(point) for point in cost.points])
+def _along(cost: Curve, rests_ns: Int64Array) -> Float64Array:
+    """Mean of a cost after each of these rests."""
+    return np.interp(rests_ns, cost.xs, [_mean_ns(point) for point in cost.points])
 
 
 def _mean_ns(cost: Distribution) -> float:

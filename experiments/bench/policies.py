@@ -3,9 +3,9 @@
 Usage: python experiments/bench/policies.py [--quick] [--json FILE] [--runs FOLDER]
            [--parts {synthetic,real,park,crowd,tuner} ...]
 
-Calibrates, replays synthetic and recorded waits, lets StepAhead and spin take turns on the machine,
-and all policies with two workers on two cores, and tunes. With --runs the profile and the records
-of the turns with spin are kept.
+Calibrates, replays synthetic and recorded waits, lets StepAhead, spin and park take turns on the
+machine, and all policies with two workers on two cores, and tunes. With --runs the profile and the
+records of the turns are kept.
 """
 
 import sys
@@ -99,7 +99,7 @@ def measure_real(effort: Effort, profile: MachineProfile, folder: Path) -> Part:
         )
         own = "policy/stepahead"
         waits = recorded_waits(pairs[0].records, "scheduler", SCHEDULER_RECV, call=1)
-        on = ground(waits, profile, Tape(SEED + 1), PRICE)
+        on = ground(waits, profile, Tape(SEED + 1), config.delay_price)
         found = report(StepAhead(), on)
         claims += [
             claim(f"{own}/real_added_delay_ns/{name}", added, "ns", ADDED_NS),
@@ -117,8 +117,9 @@ def measure_real(effort: Effort, profile: MachineProfile, folder: Path) -> Part:
         for pair in pairs:
             print(
                 f"  {name}: machine {pair.machine.added_ns / US:+.1f} us, "
-                f"{pair.machine.cpu_share:.3f} of spin's CPU; model "
-                f"{pair.model.added_ns / US:+.1f} us, {pair.model.cpu_share:.3f}"
+                f"{pair.machine.cpu_share:.3f} of spin's CPU (park {pair.machine.park_share:.3f}); "
+                f"model {pair.model.added_ns / US:+.1f} us, {pair.model.cpu_share:.3f} "
+                f"({pair.model.park_share:.3f})"
             )
     return claims, record
 

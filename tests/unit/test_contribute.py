@@ -152,7 +152,9 @@ def test_what_waits_cost_is_told_with_the_bound_of_the_spinners_gaps(tmp_path, m
     assert waits["n_waits"] == len(rows) >= 10
     late_ns = [r.seen_ns - max(r.published_ns, r.started_ns) for r in rows]
     costs = MachineProfile.shipped("vm-2cpu").policy_costs["BusySpin"]
-    thinking_ns = sum(c.all_at((np.arange(2000) + 0.5) / 2000).mean() for c in costs.values())
+    thinking_ns = sum(  # hot: a spinner does not sleep
+        c.points[0].all_at((np.arange(2000) + 0.5) / 2000).mean() for c in costs.values()
+    )
     expected = np.mean([r.cpu_ns for r in rows]) + 10 * np.mean(late_ns) + thinking_ns
     assert waits["cost_ns"]["spin"] == pytest.approx([expected, 0.0])
     assert 0 < waits["L2_ns"] < expected

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shmsim.config import RunConfig, WorkloadConfig
-from shmsim.policies import BusySpin, StepAhead
+from shmsim.policies import BusySpin, Park, StepAhead
 from shmsim.profile import MachineProfile
 from shmsim.sim.run import simulate
 from shmsim.wait import SCHEDULER_RECV
@@ -45,7 +45,8 @@ def test_regret_is_counted_from_the_best_of_each_tape(bench):
 
 def test_turns_compare_delay_and_cpu_with_spin(bench):
     config = replace(bench["turns"].CONFIGS["2ms"], workload=TINY.workload)
-    runs = {type(p).__name__: simulate(config, p, PROFILE) for p in (BusySpin(), StepAhead())}
+    policies = BusySpin(), StepAhead(), Park()
+    runs = {type(p).__name__: simulate(config, p, PROFILE) for p in policies}
     found = bench["turns"]._compared(runs)
     medians = {
         name: np.median(
@@ -58,7 +59,7 @@ def test_turns_compare_delay_and_cpu_with_spin(bench):
         for name, records in runs.items()
     }
     assert found.added_ns == pytest.approx(medians["StepAhead"] - medians["BusySpin"])
-    assert 0 < found.cpu_share < 1
+    assert 0 < found.park_share < found.cpu_share < 1
 
 
 def test_a_crowd_is_compared_turn_by_turn(bench):
