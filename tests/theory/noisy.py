@@ -1,5 +1,7 @@
 """A profile and a step time that vary."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from shmsim.profile import Curve, Distribution, MachineProfile
@@ -28,11 +30,16 @@ def noisy_profile() -> MachineProfile:
     ):
         short, long = (Distribution.of([[ns]]) for ns in (5 * US, 25 * US))
         profile.costs[name] = Curve("asleep_ns", (0.0, 4e6), (short, long))
-    for policy, both in profile.policy_costs.items():
-        # Whoever rests costs what this one does.
-        mean_ns = 1 * US if policy == "SpinThenPark" else 3 * US
+    for both in profile.policy_costs.values():
         for what, seed in (("plan", 3), ("after", 4)):
-            hot = np.random.default_rng(seed).exponential(mean_ns, 500)
+            hot = np.random.default_rng(seed).exponential(3 * US, 500)
             points = (Distribution.of([hot]), Distribution.of([12 * hot]))
             both[what] = Curve("asleep_ns", (0.0, 4e6), points)
     return profile
+
+
+def dear_to_rest(profile: MachineProfile) -> MachineProfile:
+    """The same where what a policy costs that rests is told apart from any other cost."""
+    dear = Curve("", (0.0,), (Distribution.of([[9 * US]]),))
+    resting = {"SpinThenPark": {"plan": dear, "after": dear}}
+    return replace(profile, policy_costs=profile.policy_costs | resting)

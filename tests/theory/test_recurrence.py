@@ -55,7 +55,7 @@ from shmsim.wait import (
     WaitOutcome,
     WaitPlan,
 )
-from tests.theory.noisy import noisy_profile
+from tests.theory.noisy import dear_to_rest, noisy_profile
 from tests.toy import toy_profile
 
 
@@ -261,15 +261,11 @@ def test_a_policy_that_rests_costs_what_it_does_in_simpy(short_windows, scheduli
     engine = EngineConfig(1, 2, scheduling, 8, 64)
     device = DeviceConfig(step_ns=400 * US)
     config = replace(config_of(engine=engine, workload=workload, device=device), delay_price=1.0)
-    check(config, StepAhead(), PROFILES["noisy"])
-    usual = PROFILES["noisy"].policy_costs["StepAhead"]
-    dear = {what: Curve("", (0.0,), (Distribution.of([[9 * US]]),)) for what in usual}
-    costs = PROFILES["noisy"].policy_costs | {"SpinThenPark": dear}
-    found = [
-        simulate_recurrence(config, StepAhead(), profile)
-        for profile in (PROFILES["noisy"], replace(PROFILES["noisy"], policy_costs=costs))
-    ]
-    assert found[0] != found[1]
+    usual = noisy_profile()
+    check(config, StepAhead(), dear_to_rest(usual))
+    assert simulate_recurrence(config, StepAhead(), usual) != simulate_recurrence(
+        config, StepAhead(), dear_to_rest(usual)
+    )
 
 
 def test_many_sequences_are_those_of_simpy(short_windows):
