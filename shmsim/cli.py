@@ -210,7 +210,7 @@ def tune_command(
             cluster=workers,
             progress=bar.show,
         )
-    console.print(finalists_table(tuned))
+    print_uncut(finalists_table(tuned))
     for note in notes(tuned, budget):
         console.print(note, markup=False)
     if not goal_text:

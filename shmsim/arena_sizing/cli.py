@@ -64,7 +64,13 @@ def arena_command(
         ),
     ] = Path("h200"),
     workload: Annotated[
-        str, typer.Option("--workload", "-w", help=f"One of {', '.join(WORKLOADS)}.")
+        str,
+        typer.Option(
+            "--workload",
+            "-w",
+            help=f"One of {', '.join(WORKLOADS)}.",
+            autocompletion=lambda: list(WORKLOADS),
+        ),
     ] = "",
     rate: Annotated[
         float, typer.Option("--rate", min=0, help="Requests each second; 0: the workload's own.")
@@ -76,7 +82,12 @@ def arena_command(
         Path | None, typer.Option("--records", help="Folder with the records of a run.")
     ] = None,
     hold: Annotated[
-        str, typer.Option("--hold", help=f"Until when a slot is in use: {', '.join(HOLDS)}.")
+        str,
+        typer.Option(
+            "--hold",
+            help=f"Until when a slot is in use: {', '.join(HOLDS)}.",
+            autocompletion=lambda: list(HOLDS),
+        ),
     ] = HOLDS[0],
     probability: Annotated[
         float, typer.Option("--probability", help="Share of payloads that may find no slot.")

@@ -73,7 +73,13 @@ def export_command(
         Path | None, typer.Option("--config", "-c", help="Workload, workers, arena.")
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", "-f", help=f"One of {', '.join(FORMATS)}.")
+        str,
+        typer.Option(
+            "--format",
+            "-f",
+            help=f"One of {', '.join(FORMATS)}.",
+            autocompletion=lambda: list(FORMATS),
+        ),
     ] = "env",
     spin_round: Annotated[
         str, typer.Option("--round", help="How long one round of a spin takes, as in 30ns.")
