@@ -9,7 +9,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from realrun.layout import PAYLOAD
 from realrun.native import IMPLEMENTATION
 from realrun.partner import LAYOUT, SPIN_PLAN
 from realrun.rehearsal import KNOWN, Rehearsal, endless_batcher
+from realrun.ring import Message
 from realrun.segment import Segment
 from shmsim.message import (
     decode_batch,
@@ -29,9 +30,6 @@ from shmsim.message import (
 )
 from shmsim.policies import POLICIES
 from shmsim.units import MS, US
-
-if TYPE_CHECKING:
-    from shmsim.batching import Batch
 
 SEQUENCES: Final = (1, 4, 16, 64)
 SIZES: Final = (1 << 10, 1 << 16, 1 << 20)
@@ -125,6 +123,8 @@ def hot_costs(n: int) -> Iterator[Measured]:
         yield measured("decode_reply", 0, lambda: decode_second_call(second))
         yield measured("yield_look", 0, os.sched_yield)
         loop = Rehearsal(segment, POLICIES["BusySpin"]())
+        for n_sequences in SEQUENCES:
+            yield from _cycle_costs(loop, n_sequences, n)
         yield from _ring_costs(loop, n)
         yield from _device_costs(loop, n, clock_ns)
 
@@ -140,11 +140,51 @@ def _message_costs(
     yield measured("decode_request", n_sequences, lambda: decode_request(request))
     yield measured("encode_reply", n_sequences, lambda: encode_reply(call))
     yield measured("decode_reply", n_sequences, lambda: decode_reply(reply))
+
+
+def _cycle_costs(loop: Rehearsal, n_sequences: int, n: int) -> Iterator[Measured]:
+    """What a scheduler does with a reply and for a call, less the parts that are costs themselves.
+
+    A part is taken off by its median.
+    """
+    now, cycle, writer = time.monotonic_ns, loop.scheduler, loop.requests
     batcher = endless_batcher(n_sequences)
-    batches: list[Batch] = []
-    yield measured("schedule", n_sequences, lambda: batches.append(batcher.schedule()))
-    remaining = iter(batches)
-    yield measured("complete", n_sequences, lambda: batcher.complete(next(remaining), 0))
+    request = encode_request(decode_batch(n_sequences))
+    reply = encode_reply(decode_request(request))
+    alone: dict[str, list[int]] = {"encode": [], "publish": [], "decode": []}
+    schedule: list[int] = []
+    complete: list[int] = []
+    undisturbed = Undisturbed()
+    for i in range(_WARM_UP + n):
+        started_ns = now()
+        cycle.admit(batcher)
+        sent = cycle.send(batcher)
+        scheduled_ns = sent.published_ns - started_ns
+        loop.request_reader.read()
+        message = Message(0, 0, now(), reply)
+        started_ns = now()
+        cycle.take_in(batcher, sent, message, started_ns)
+        completed_ns = now() - started_ns
+        parts_ns = {}
+        started_ns = now()
+        encode_request(sent.batch)
+        parts_ns["encode"] = now() - started_ns
+        started_ns = now()
+        parts_ns["publish"] = writer.publish(i, 0, [request]) - started_ns
+        loop.request_reader.read()
+        started_ns = now()
+        decode_reply(reply)
+        parts_ns["decode"] = now() - started_ns
+        if undisturbed() and i >= _WARM_UP:
+            schedule.append(scheduled_ns)
+            complete.append(completed_ns)
+            for name, taken_ns in parts_ns.items():
+                alone[name].append(taken_ns)
+    cycle.steps.clear()
+    median = {name: round(float(np.median(values))) for name, values in alone.items()}
+    known_ns = median["encode"] + median["publish"]
+    yield "schedule", n_sequences, [max(0, ns - known_ns) for ns in schedule]
+    yield "complete", n_sequences, [max(0, ns - median["decode"]) for ns in complete]
 
 
 def _ring_costs(loop: Rehearsal, n: int) -> Iterator[Measured]:

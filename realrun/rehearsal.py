@@ -2,17 +2,19 @@
 
 from typing import Final
 
+from realrun.cycle import SchedulerCycle, Sent, WorkerCycle
 from realrun.device.echo import EchoDevice
-from realrun.ring import RingReader, RingWriter
+from realrun.publisher import Publisher
+from realrun.ring import RingReader, RingWriter, SlotWatch
 from realrun.segment import Segment
 from realrun.waiter import Known, Waiter
 from realrun.waiting import RawWait
 from shmsim.batching import Batcher
-from shmsim.message import decode_reply, decode_request, encode_reply, encode_request
+from shmsim.message import decode_request, encode_reply, encode_request
 from shmsim.steptime import StepTime
 from shmsim.tape import Tape
 from shmsim.units import US
-from shmsim.wait import SCHEDULER_RECV, TYPICAL_COSTS, WaitPolicy
+from shmsim.wait import SCHEDULER_RECV, SCHEDULER_SLOT, TYPICAL_COSTS, WaitPolicy
 from shmsim.workload import Request, Workload
 
 KNOWN: Final = Known(0, True, 4, 0, 4000)
@@ -52,9 +54,18 @@ class Rehearsal:
         )
         self.device = EchoDevice(segment, 0, StepTime(300 * US), tape, 100 * US)
         self.batcher = endless_batcher(4)
-        self.batch = self.batcher.schedule()
-        call = decode_request(encode_request(self.batch))
-        self._request, self._reply = encode_request(self.batch), encode_reply(call)
+        self.scheduler = SchedulerCycle(self._publisher(self.requests, tape, policy))
+        publisher = self._publisher(self.replies, tape, policy)
+        self.worker = WorkerCycle(self.device, publisher, replies=True, is_output=True)
+        batch = self.batcher.schedule()
+        self.sent = Sent(batch, 0, 0)
+        self._request = encode_request(batch)
+        self._reply = encode_reply(decode_request(self._request))
+
+    def _publisher(self, writer: RingWriter, tape: Tape, policy: WaitPolicy) -> Publisher:
+        watch, uniform = SlotWatch(writer, self.segment), tape.uniform("calibration", "slots")
+        waiter = Waiter("calibration", SCHEDULER_SLOT, watch, policy, TYPICAL_COSTS, uniform)
+        return Publisher(writer, waiter)
 
     def wait_once(self, lasting_ns: int = 0) -> None:
         """Wait for a reply that is there already, so that there is a wait to learn from.
@@ -80,10 +91,9 @@ class Rehearsal:
     def scheduler_work(self) -> None:
         """What a scheduler does from a reply to its next call."""
         message = self.reply_reader.read()
-        decode_reply(message.payload)
-        self.batcher.complete(self.batch, message.published_ns)
-        self.batch = self.batcher.schedule()
-        self.requests.publish(1, 0, [encode_request(self.batch)])
+        self.scheduler.take_in(self.batcher, self.sent, message, message.published_ns)
+        self.scheduler.admit(self.batcher)
+        self.sent = self.scheduler.send(self.batcher)
 
     def decide(self) -> None:
         """What follows that work, up to the next wait: learn from the last one, and plan."""
@@ -93,6 +103,7 @@ class Rehearsal:
     def finish_scheduler_work(self) -> None:
         """Take the request out of the ring again; have a wait to learn from."""
         self.request_reader.read()
+        self.scheduler.steps.clear()
         self.wait_once()
 
     def prepare_worker_work(self) -> None:
@@ -101,14 +112,13 @@ class Rehearsal:
 
     def worker_work(self) -> None:
         """What a worker does from a call to its reply, the device's time left out."""
-        message = self.request_reader.read()
-        call = decode_request(message.payload)
-        self.device.launch(call, is_warm_up=False)
-        self.replies.publish(1, 0, [encode_reply(call)])
+        task = self.worker.launch(self.request_reader.read())
+        self.worker.reply(task, 0, 0)
 
     def finish_worker_work(self) -> None:
         """Take the reply out of the ring again; have a wait to learn from."""
         self.reply_reader.read()
+        self.worker.steps.clear()
         self.wait_once()
 
     def rehearse_scheduler(self, waiter: Waiter) -> None:

@@ -10,6 +10,7 @@ from zlib import crc32
 
 from realrun.accounting import Accounting
 from realrun.calls import Replies
+from realrun.cycle import SchedulerCycle, Sent, known_of_batch
 from realrun.layout import ORIGIN_AT
 from realrun.publisher import Publisher
 from realrun.rehearsal import Rehearsal
@@ -19,8 +20,8 @@ from realrun.spec import RunSpec
 from realrun.waiter import Known, Waiter
 from realrun.waiting import Stopped
 from shmsim.batching import Batch, Batcher
-from shmsim.message import decode_reply, decode_second_call, encode_request, encode_second_call
-from shmsim.records import RunRecords, StepRow
+from shmsim.message import decode_second_call, encode_second_call
+from shmsim.records import RunRecords
 from shmsim.tape import Tape
 from shmsim.wait import SCHEDULER_RECV, SCHEDULER_SLOT
 from shmsim.workload import Lengths, Workload, closed_loop
@@ -63,6 +64,7 @@ class Scheduler:
             rehearsal.rehearse_scheduler,
         )
         self._publisher = Publisher(writer, slot_waiter)
+        self._cycle = SchedulerCycle(self._publisher, computes=spec.device.computes)
         self._replies = Replies(
             [
                 Waiter(
@@ -78,39 +80,35 @@ class Scheduler:
             ]
         )
         rehearsal.prepare_scheduler_work()
-        self._origin_ns = 0
-        self._flags = 0
-        self._steps: list[StepRow] = []
-        self._computes = spec.device.computes
-        self._tokens: dict[int, list[int]] = {}
 
     def run(self) -> RunRecords:
         """Warm up, run the workload, tell the workers to leave."""
+        cycle = self._cycle
         self._await_everybody()
         constant = Lengths(_N_WARM_UP_TOKENS, _N_WARM_UP_TOKENS, _N_WARM_UP_TOKENS)
-        self._flags = WARM_UP
-        self._origin_ns = time.monotonic_ns()
+        cycle.flags = WARM_UP
+        cycle.origin_ns = time.monotonic_ns()
         self._serve(closed_loop(2, 1, constant, constant, self._tape))
-        self._publish(_CONTROL, 0, START, b"")
+        self._tell(0, START)
         time.sleep(_SETTLE_S)
         self._replies.reset()
-        self._steps = []
-        self._tokens = {}
-        self._flags = 0
+        cycle.steps = []
+        cycle.tokens = {}
+        cycle.flags = 0
         self._publisher.reset()
         accounting = Accounting("scheduler")
         # Time begins when nothing is left to prepare: the first request shall not wait for it.
-        self._origin_ns = time.monotonic_ns()
-        self._segment.store(ORIGIN_AT, self._origin_ns)
+        cycle.origin_ns = time.monotonic_ns()
+        self._segment.store(ORIGIN_AT, cycle.origin_ns)
         batcher = self._serve(self._workload)
         self._replies.learn()
         waiters = [*self._replies.waiters, self._publisher.waiter]
         process = accounting.row(0, self._publisher, waiters, self._replies.n_late)
-        self._publish(_CONTROL, 2 * len(self._steps), LEAVE, b"")
-        rows = [row for waiter in waiters for row in waiter.rows_since(self._origin_ns)]
+        self._tell(2 * len(cycle.steps), LEAVE)
+        rows = [row for waiter in waiters for row in waiter.rows_since(cycle.origin_ns)]
         # Of every request's tokens, in order: the same whatever the policy, the ranks, the batches.
-        meta = {"tokens_crc32": crc32(repr(sorted(self._tokens.items())).encode())}
-        return RunRecords(self._steps, rows, batcher.request_rows(), [process], meta=meta)
+        meta = {"tokens_crc32": crc32(repr(sorted(cycle.tokens.items())).encode())}
+        return RunRecords(cycle.steps, rows, batcher.request_rows(), [process], meta=meta)
 
     def _await_everybody(self) -> None:
         """Wait until all workers are there: policies shall not learn how long one takes to start.
@@ -122,86 +120,52 @@ class Scheduler:
                 raise Stopped
             time.sleep(_LOOK_S)
 
-    def _publish(self, known: Known, call_id: int, flags: int, payload: bytes) -> int:
-        return self._publisher.send(call_id, flags | self._flags, [payload], known)
+    def _tell(self, call_id: int, flags: int) -> None:
+        """Publish what is no call."""
+        self._publisher.send(call_id, flags | self._cycle.flags, [b""], _CONTROL)
 
     def _serve(self, workload: Workload) -> Batcher:
         """Serve every request of a workload."""
+        cycle = self._cycle
         batcher = Batcher(workload, self._engine.max_sequences, self._engine.max_batched_tokens)
-        in_flight: deque[tuple[Batch, int, int]] = deque()
+        in_flight: deque[Sent] = deque()
         depth = 2 if self._is_async else 1
-        origin_ns = self._origin_ns
         while not batcher.is_finished:
-            batcher.admit(time.monotonic_ns() - origin_ns)
+            cycle.admit(batcher)
             while batcher.has_work and len(in_flight) < depth:
                 in_flight.append(self._send(batcher, len(in_flight) == depth - 1))
             if in_flight:
                 self._replies.learn()  # where nothing was left to send
-                self._await_reply(batcher, *in_flight.popleft())
+                sent = in_flight.popleft()
+                call, call_id = int(self._two_calls), 2 * sent.batch.step + 1
+                message, seen_ns = self._replies.receive(call, call_id, known_of_batch(sent.batch))
+                cycle.take_in(batcher, sent, message, seen_ns)
             else:
                 # vLLM's engine core blocks on a queue here, fed by the API server.
                 arrival_ns = batcher.next_arrival_ns
                 assert arrival_ns is not None, "unfinished, idle, and nobody arrives"
-                _sleep_until(origin_ns + arrival_ns)
+                _sleep_until(cycle.origin_ns + arrival_ns)
         return batcher
 
-    def _send(self, batcher: Batcher, is_last_in_flight: bool) -> tuple[Batch, int, int]:
+    def _send(self, batcher: Batcher, is_last_in_flight: bool) -> Sent:
         """Form a batch and publish the first call; async, the second call with it."""
-        scheduled_ns = time.monotonic_ns()
-        batch = batcher.schedule()
-        pending = PENDING if batch.pending else 0
-        known = _known(batch)
-        published_ns = self._publish(known, 2 * batch.step, pending, encode_request(batch))
+        sent = self._cycle.send(batcher)
         if self._two_calls and self._is_async:
-            self._publish(known, 2 * batch.step + 1, pending, encode_second_call(batch.step))
+            self._send_second_call(sent.batch)
         waits_twice = self._two_calls and not self._is_async
         if is_last_in_flight and not waits_twice:  # who replies to the first call does so at once
             self._replies.learn()
         if waits_twice:
-            message, _ = self._replies.receive(0, 2 * batch.step, known)
+            batch = sent.batch
+            message, _ = self._replies.receive(0, 2 * batch.step, known_of_batch(batch))
             decode_second_call(message.payload)
-            self._publish(known, 2 * batch.step + 1, pending, encode_second_call(batch.step))
+            self._send_second_call(batch)
             self._replies.learn()
-        return batch, scheduled_ns, published_ns
+        return sent
 
-    def _await_reply(
-        self, batcher: Batcher, batch: Batch, scheduled_ns: int, published_ns: int
-    ) -> None:
-        """Wait for the tokens of a step."""
-        call = int(self._two_calls)
-        message, seen_ns = self._replies.receive(call, 2 * batch.step + 1, _known(batch))
-        _, _, tokens = decode_reply(message.payload)
-        if self._computes:
-            self._keep(batch, tokens)
-        origin_ns = self._origin_ns
-        batcher.complete(batch, seen_ns - origin_ns)
-        self._steps.append(
-            StepRow(
-                batch.step,
-                len(batch.decode),
-                batch.n_prefill_tokens,
-                scheduled_ns - origin_ns,
-                published_ns - origin_ns,
-                0,  # when it was launched and done, the worker knows
-                0,
-                message.published_ns - origin_ns,
-                seen_ns - origin_ns,
-            )
-        )
-
-    def _keep(self, batch: Batch, tokens: list[list[int]]) -> None:
-        """Append the tokens of a step to those of their requests."""
-        n_decode = len(batch.decode)
-        for request, token in zip(batch.decode, tokens[:n_decode], strict=True):
-            self._tokens.setdefault(request, []).extend(token)
-        for chunk, token in zip(batch.prefill, tokens[n_decode:], strict=True):
-            if chunk.is_last:
-                self._tokens.setdefault(chunk.request, []).extend(token)
-
-
-def _known(batch: Batch) -> Known:
-    """The scheduler knows its batch, and that the workers are at it."""
-    return Known(batch.step, True, len(batch.decode), batch.n_prefill_tokens, batch.n_kv_tokens)
+    def _send_second_call(self, batch: Batch) -> None:
+        pending = PENDING if batch.pending else 0
+        self._cycle.publish(batch, 2 * batch.step + 1, pending, encode_second_call(batch.step))
 
 
 def _sleep_until(instant_ns: int) -> None:

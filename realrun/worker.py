@@ -10,25 +10,19 @@ from queue import SimpleQueue
 from typing import Final
 
 from realrun.accounting import Accounting
-from realrun.device.interface import Device, Launched
+from realrun.cycle import Task, WorkerCycle
 from realrun.device.make import make_device
 from realrun.host import exact_timers
 from realrun.layout import ORIGIN_AT
 from realrun.publisher import Publisher
 from realrun.rehearsal import Rehearsal
-from realrun.ring import LEAVE, PENDING, START, WARM_UP, RingReader, RingWriter, SlotWatch
+from realrun.ring import LEAVE, START, RingReader, RingWriter, SlotWatch
 from realrun.segment import Segment
 from realrun.spec import RunSpec
 from realrun.waiter import Known, Waiter
 from realrun.waiting import Stopped
-from shmsim.message import (
-    CallOne,
-    decode_request,
-    decode_second_call,
-    encode_reply,
-    encode_second_call,
-)
-from shmsim.records import RunRecords, StepRow
+from shmsim.message import decode_second_call, encode_second_call
+from shmsim.records import RunRecords
 from shmsim.tape import Tape
 from shmsim.wait import WORKER_RECV, WORKER_SLOT
 
@@ -55,7 +49,6 @@ class Worker:
         self._segment = segment
         self._name = f"worker{rank}"
         self._replies = rank < len(spec.reply_rings)
-        self._is_output = rank == 0
         self._is_async = spec.engine.scheduling == "async"
         self._two_calls = spec.engine.calls_per_step == 2
         tape = Tape(spec.seed, spec.replication)
@@ -65,7 +58,7 @@ class Worker:
             layout = rehearsal.segment.layout
             replying = Rehearsal(Segment.private(layout), spec.policy)
             replying.prepare_worker_work()
-        self._device: Device = make_device(segment, spec, rank, tape, replying.rehearse_worker)
+        self._device = make_device(segment, spec, rank, tape, replying.rehearse_worker)
         writer = RingWriter(segment, segment.layout.replies[rank])
         slot_waiter = Waiter(
             self._name,
@@ -87,8 +80,10 @@ class Worker:
             rehearsal.rehearse_worker,
         )
         rehearsal.prepare_worker_work()
+        self._cycle = WorkerCycle(
+            self._device, self._publisher, replies=self._replies, is_output=rank == 0
+        )
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._steps: list[StepRow] = []
 
     def run(self) -> RunRecords:
         """Serve calls until told to leave."""
@@ -109,7 +104,7 @@ class Worker:
         origin_ns = self._segment.load(ORIGIN_AT)
         steps = [
             row._replace(launched_ns=row.launched_ns - origin_ns, done_ns=row.done_ns - origin_ns)
-            for row in self._steps
+            for row in self._cycle.steps
         ]
         waits = [row for waiter in waiters for row in waiter.rows_since(origin_ns)]
         return RunRecords(steps, waits, [], [process], meta={"device": facts})
@@ -129,24 +124,21 @@ class Worker:
                 accounting = Accounting(self._name)
                 known = _NOTHING_KNOWN
                 continue
-            call = decode_request(message.payload)
-            device.load(call)
-            launched = device.launch(call, is_warm_up=bool(message.flags & WARM_UP))
-            pending = bool(message.flags & PENDING)
-            known = _known(call)
+            task = self._cycle.launch(message)
+            known = task.known
             if self._two_calls:
                 if self._replies and not self._is_async:
-                    reply = encode_second_call(call.step)
-                    self._publisher.send(2 * call.step, 0, [reply], known)
+                    reply = encode_second_call(task.call.step)
+                    self._publisher.send(2 * task.call.step, 0, [reply], known)
                 second, _ = waiter.wait(1, known)
                 decode_second_call(second.payload)
             # Learning is for when nobody waits for this worker: its device is at work now.
             if not self._is_async:
                 self._learn()
-            self._when_done(partial(self._finish, launched, call))
+            self._when_done(partial(self._finish, task))
             if self._is_async:
                 waiter.learn()
-            known = known._replace(step=call.step + 1, pending=pending)
+            known = known._replace(step=known.step + 1, pending=task.pending)
 
     def _learn(self) -> None:
         for waiter in (self._waiter, *self._device.waiters):
@@ -161,34 +153,16 @@ class Worker:
 
     def _start_records(self) -> None:
         """Forget the warm-up."""
-        self._steps = []
+        self._cycle.steps = []
         self._publisher.reset()
         self._device.begin()
 
-    def _finish(self, launched: Launched, call: CallOne) -> None:
+    def _finish(self, task: Task) -> None:
         """Wait for the device and, where it is due, reply."""
-        device = self._device
-        launched_ns, done_ns = device.wait(launched)
-        if self._replies:
-            reply = encode_reply(call, device.outputs(launched))
-            self._publisher.send(2 * call.step + 1, 0, [reply], _known(call))
+        self._cycle.reply(task, *self._device.wait(task.launched))
         if self._is_async:  # on the reply thread, of which this is all the work
-            for waiter in device.waiters:
+            for waiter in self._device.waiters:
                 waiter.learn()
-        if self._is_output:
-            self._steps.append(
-                StepRow(
-                    call.step,
-                    call.n_decode,
-                    call.n_prefill_tokens,
-                    0,
-                    0,
-                    launched_ns,
-                    done_ns,
-                    0,
-                    0,
-                )
-            )
 
     def _reply_thread(self) -> None:
         """What vLLM's async output thread does: wait for the device beside the main thread."""
@@ -198,8 +172,3 @@ class Worker:
                 job()
             except Stopped:
                 return
-
-
-def _known(call: CallOne) -> Known:
-    """The worker knows its batch, and that the scheduler is at the next one."""
-    return Known(call.step, True, call.n_decode, call.n_prefill_tokens, call.n_kv_tokens)

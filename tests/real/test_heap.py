@@ -22,7 +22,7 @@ def test_a_step_leaves_no_cycles_behind(policy: WaitPolicy) -> None:
         rehearsal.prepare_worker_work()
         with settled_heap():
             for _ in range(_STEPS):
-                rehearsal.rehearse_scheduler()
+                rehearsal.rehearse_scheduler(rehearsal.waiter)
             assert gc.collect() == 0
 
 
