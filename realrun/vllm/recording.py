@@ -63,6 +63,7 @@ class ReadRecorder(End):
 
     def seen(self) -> None:
         """The message is there and about to be read."""
+        # The clock first: its barrier keeps the look at the stamp behind that at vLLM's flag.
         self._seen_ns = monotonic_ns()
         self._published_ns = published_ns = self._words[self._place]
         if published_ns:  # not of a message from before everybody took part
