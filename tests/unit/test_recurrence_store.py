@@ -246,6 +246,6 @@ def test_it_is_known_of_few_shapes_of_policies_what_they_were_compiled_from(monk
     monkeypatch.setattr(engine_run, "MOST_KNOWN", 2)
     monkeypatch.setattr(engine_run, "_KNOWN", {})
     for policy in (BusySpin(), Park(), SpinThenPark(1), BusySpin()):
-        engine_run.Compiled.of(policy, None)
+        engine_run.Compiled.of(policy, None, 1)
     shapes = [(SpinThenPark, int), (BusySpin,)]
-    assert list(engine_run._KNOWN) == [(shape, type(None)) for shape in shapes]
+    assert list(engine_run._KNOWN) == [(shape, type(None), True) for shape in shapes]

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shmsim.roofline import BYTES_PER_VALUE, RooflineStepTime
-from shmsim.sim.recurrence.memory import entry, float_at, inner, int_at
+from shmsim.sim.recurrence.memory import entry, float_at, inner, int_at, within
 from shmsim.steptime import MeasuredStepTime, StepTime, StepTimeLaw, TableStepTime
 from shmsim.tape import _normal
 from shmsim.units import S
@@ -95,7 +95,7 @@ def _log_normal(normal: Any, deviation: Any, half: Any) -> Any:
     return found
 
 
-@inner
+@within
 def step_ns(eng: Any, n_decode: Any, n_prefill: Any, n_kv: Any, factor: Any) -> Any:
     """``draw_ns`` of the law, given the step's factor; `OUTSIDE` where that raises."""
     ints, floats = eng.law_ints, eng.law_floats

@@ -66,7 +66,7 @@ class Compiled(NamedTuple):
     loop: Callable[..., int]
 
     @classmethod
-    def of(cls, policy: WaitPolicy, device_policy: WaitPolicy | None) -> "Compiled":
+    def of(cls, policy: WaitPolicy, device_policy: WaitPolicy | None, n_workers: int) -> "Compiled":
         """Compile what is not compiled yet.
 
         Raises
@@ -76,12 +76,13 @@ class Compiled(NamedTuple):
         """
         both = [each for each in (policy, device_policy) if each is not None]
         # By the classes of all fields: a value with an int for a float is checked, and refused.
-        shape = (shape_of(policy), shape_of(device_policy))
+        one_worker = n_workers == 1
+        shape = (shape_of(policy), shape_of(device_policy), one_worker)
         unchanged, loop = _KNOWN.get(shape, (None, None))
         if unchanged is None or loop is None or not unchanged.holds():
             for each in both:
                 check_policy(each, 0)  # its fields have the types that it is compiled for
-            loop = loop_for(policy, device_policy)
+            loop = loop_for(policy, device_policy, one_worker=one_worker)
             _KNOWN.pop(shape, None)
             while len(_KNOWN) >= MOST_KNOWN:
                 del _KNOWN[next(iter(_KNOWN))]

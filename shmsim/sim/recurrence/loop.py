@@ -34,10 +34,10 @@ from shmsim.sim.recurrence.memory import (
 )
 from shmsim.sim.recurrence.packed import packing_of, shape_of
 from shmsim.sim.recurrence.state import (
+    ENGINE,
     SITE,
     actor_at,
     batch_at,
-    engine_at,
     request_at,
     site_at,
 )
@@ -62,6 +62,7 @@ from shmsim.units import FOREVER_NS
 from shmsim.wait import WORKER_RECV, StageCpu, WaitContext, WaitCosts, WaitOutcome, WaitPolicy
 
 _copy_site = copier(SITE)
+_ONE_WORKER: Final = (("n_workers", 1), ("n_replies", 1))
 
 # How a call of the loop ends.
 FINISHED: Final = 0
@@ -74,16 +75,20 @@ TOO_LATE: Final = 5
 _LOOPS: Final[dict[Any, Callable[..., int]]] = {}
 
 
-def loop_for(policy: WaitPolicy, device_policy: WaitPolicy | None) -> Callable[..., int]:
+def loop_for(
+    policy: WaitPolicy, device_policy: WaitPolicy | None, *, one_worker: bool
+) -> Callable[..., int]:
     """The loop for policies of these classes; compiled at its first call, and only once."""
-    key = tuple(
-        () if p is None else (*compile_policy(p), shape_of(p)) for p in (policy, device_policy)
+    key = (
+        *(() if p is None else (*compile_policy(p), shape_of(p)) for p in (policy, device_policy)),
+        one_worker,
     )
     if key not in _LOOPS:
         device = _echo_waiting()
         if device_policy is not None:
             device = _device_waiting(*_waiting(device_policy, *key[1][:2], learns_late=True))
-        loop = _LOOPS[key] = _loop(*_waiting(policy, *key[0][:2], learns_late=False), *device)
+        waiting = _waiting(policy, *key[0][:2], learns_late=False)
+        loop = _LOOPS[key] = _loop(*waiting, *device, one_worker=one_worker)
         keep_on_disk(loop)
     return _LOOPS[key]
 
@@ -344,15 +349,26 @@ def _echo_waiting() -> tuple[Any, Any, Any]:
 
 
 def _loop(
-    begin: Any, learn: Any, learn_from_device: Any, finish: Any, drain: Any
+    begin: Any,
+    learn: Any,
+    learn_from_device: Any,
+    finish: Any,
+    drain: Any,
+    *,
+    one_worker: bool,
 ) -> Callable[..., int]:
-    @inner
+    # Most runs have one worker. Without loops over ranks LLVM knows where each record lies, so that
+    # instants stay in registers: a quarter faster.
+    engine_at = records_at(ENGINE, _ONE_WORKER if one_worker else ())
+    inner_or_within = within if one_worker else inner
+
+    @inner_or_within
     def scheduler_learns(eng: Any) -> Any:
         for i in range(eng.n_replies):
             site = site_at(eng.sites, i)
             learn(eng, eng.states, eng.decisions, actor_at(eng.actors, 0), site)
 
-    @inner
+    @inner_or_within
     def await_reply(eng: Any, batch: Any, rank: Any) -> Any:
         """Let the scheduler read the reply of the rank before, and wait for the next one."""
         if rank:
@@ -361,13 +377,13 @@ def _loop(
         sched, site = actor_at(eng.actors, 0), site_at(eng.sites, rank)
         return begin(eng, eng.states, eng.decisions, sched, site, batch)
 
-    @inner
+    @inner_or_within
     def worker_learns(eng: Any, rank: Any) -> Any:
         worker, site = actor_at(eng.actors, 1 + rank), site_at(eng.sites, eng.n_replies + rank)
         learn(eng, eng.states, eng.decisions, worker, site)
         return learn_from_device(eng, rank)
 
-    @inner
+    @inner_or_within
     def await_calls(eng: Any, batch: Any, learns: Any) -> Any:
         """Let every worker wait for its next call, and learn before; False: some plan is bad."""
         for rank in range(eng.n_workers):

@@ -35,7 +35,7 @@ def simulate_recurrence(
         If the policy does not compile, see `shmsim.sim.compiled.compile_policy`.
     """
     _check(config, profile)
-    compiled = Compiled.of(policy, _device_policy(config))
+    compiled = Compiled.of(policy, _device_policy(config), config.engine.workers)
     found: list[RunRecords] = []
     ends_ns = []
     for shared in _tapes(config, [policy], profile, replication):
@@ -94,7 +94,8 @@ def run_tapes(
     """
     _check(config, profile)
     device_policy = _device_policy(config)
-    compiled = [Compiled.of(policy, device_policy) for policy in policies]
+    n_workers = config.engine.workers
+    compiled = [Compiled.of(policy, device_policy, n_workers) for policy in policies]
     n_threads = min(threads or len(os.sched_getaffinity(0)), len(policies) or 1)
     with ThreadPoolExecutor(n_threads) as pool:
         carry_out = pool.map if n_threads > 1 else map

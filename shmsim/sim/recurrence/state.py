@@ -102,7 +102,6 @@ WAIT: Final = _record(
 N_BATCHES: Final = 4
 N_LATE_BATCHES: Final = 256
 
-engine_at = records_at(ENGINE)
 actor_at = records_at(ACTOR)
 site_at = records_at(SITE)
 request_at = records_at(REQUEST)
