@@ -19,8 +19,9 @@ from shmsim.sim.recurrence.luck import (
     N_QUANTILES,
     ONE_POINT,
     PLAIN,
-    along,
+    beside,
     cost_at,
+    points_up_to,
 )
 from shmsim.sim.recurrence.memory import (
     all_stored,
@@ -113,9 +114,10 @@ def _settle(address: Any, parity: Any, x: Any) -> Any:
     n_each = 1 + cost.length // 2
     block = cost.begin + 8 * (cost.length + parity * n_each)
     put_int(block, 0, x)
+    n_up_to = points_up_to(cost, x)
     for i in range(cost.length // 2):
-        occasion = cost.first + 2 * i + parity
-        put_int(block, 1 + i, along(cost, drawn_float_at(at, occasion), x))
+        position = drawn_float_at(at, cost.first + 2 * i + parity)
+        put_int(block, 1 + i, beside(cost, n_up_to, position, x))
     all_stored()
     cost.settled[parity] = block
     return block

@@ -372,14 +372,20 @@ def _quantile(quantiles: Any, position: Any, i: Any) -> Any:
     return left + (position - i) * (float_at(quantiles, i + 1) - left)
 
 
-@inner
-def along(cost: Any, position: Any, x: Any) -> Any:
-    """The cost at ``x``, as of `shmsim.sim.draws`."""
+@within
+def points_up_to(cost: Any, x: Any) -> Any:
+    """How many points of a curve do not lie beyond ``x``."""
+    i = 0
+    for other in range(cost.n_points):  # they ascend, and to look at all takes no guess
+        i += 1 if float_at(cost.xs, other) <= x else 0
+    return i
+
+
+@within
+def beside(cost: Any, i: Any, position: Any, x: Any) -> Any:
+    """The cost at ``x`` where ``i`` is `points_up_to` it, as of `shmsim.sim.draws`."""
     quantiles, n_points = cost.quantiles, cost.n_points
     level = min(int(position), N_QUANTILES - 2)
-    i = 0
-    for other in range(n_points):  # they ascend, and to look at all takes no guess
-        i += 1 if float_at(cost.xs, other) <= x else 0
     if i == 0:
         return int(_quantile(quantiles, position, level))
     left = _quantile(quantiles + 8 * N_QUANTILES * (i - 1), position, level)
@@ -389,6 +395,12 @@ def along(cost: Any, position: Any, x: Any) -> Any:
     share = (x - before) / (float_at(cost.xs, i) - before)
     right = _quantile(quantiles + 8 * N_QUANTILES * i, position, level)
     return int(left + share * (right - left))
+
+
+@inner
+def along(cost: Any, position: Any, x: Any) -> Any:
+    """The cost at ``x``."""
+    return beside(cost, points_up_to(cost, x), position, x)
 
 
 @within
