@@ -9,7 +9,7 @@ the process goes on at once (`go_on_after`).
 """
 
 from shmsim.sim.events import words as w
-from shmsim.sim.events.compiling import compiled
+from shmsim.sim.events.compiling import compiled, inlined
 from shmsim.sim.events.memory import Words
 
 # An order is one word: urgent first, then work before timers, then by entity, then by number.
@@ -61,7 +61,7 @@ def _sift(s: Words, i: int, at_ns: int, order: int, event: int, about: int) -> N
     _put(s, i, at_ns, order, event, about)
 
 
-@compiled
+@inlined
 def entity(s: Words) -> int:
     """Number of the process that runs now, given when it first schedules something."""
     process = s[w.ACTIVE]
@@ -75,7 +75,7 @@ def entity(s: Words) -> int:
     return number
 
 
-@compiled
+@inlined
 def _order(s: Words, kind: int, priority: int) -> int:
     number = s[w.NEXT_ID]
     s[w.NEXT_ID] = number + 1
@@ -163,7 +163,7 @@ def start(s: Words, process: int) -> None:
     _push(s, s[w.NOW], _order(s, w.WORK, w.URGENT), w.RESUME, process)
 
 
-@compiled
+@inlined
 def cancel(s: Words, owner: int) -> None:
     """Take a timer back, if it is set."""
     i = s[owner] - 1
@@ -189,7 +189,7 @@ def set_timer(s: Words, owner: int, delay_ns: int, event: int, kind: int) -> Non
     _sift(s, i, s[w.NOW] + delay_ns, order, event, owner)
 
 
-@compiled
+@inlined
 def take_next(s: Words) -> int:
     """Take the next event out and set the clock; returns where it lies until the next change."""
     heap = s[w.HEAP]

@@ -14,14 +14,14 @@ from shmsim.sim.events.agenda import (
     schedule,
     set_timer,
 )
-from shmsim.sim.events.compiling import compiled
+from shmsim.sim.events.compiling import compiled, inlined
 from shmsim.sim.events.memory import Words
 from shmsim.units import FOREVER_NS, MS
 
 DESCHEDULED_NS = 1 * MS  # as in shmsim.sim.contended
 
 
-@compiled
+@inlined
 def is_there(s: Words, source: int) -> bool:
     """Whether what is waited for is there."""
     kind = s[source + w.W_TYPE]
@@ -76,7 +76,7 @@ def set_meter(s: Words, host: int) -> None:
     set_timer(s, host, (left_ns if left_ns > 0 else 0) // n_running, w.METER, w.WORK)
 
 
-@compiled
+@inlined
 def _running_changed(s: Words, host: int, by: int) -> None:
     drain(s, host)
     s[host + w.H_N_RUNNING] += by
@@ -169,7 +169,7 @@ def _somebody_has_work(s: Words, core: int) -> bool:
     return False
 
 
-@compiled
+@inlined
 def settle(s: Words, core: int) -> None:
     """Book the time since the last look to the thread that runs."""
     now_ns = s[w.NOW]
@@ -194,7 +194,7 @@ def settle(s: Words, core: int) -> None:
             ago_ns = 0
 
 
-@compiled
+@inlined
 def _stop_running(s: Words, core: int) -> None:
     s[core + w.K_RUNNING] = 0
     cancel(s, core)
@@ -225,7 +225,7 @@ def _grant(s: Words, thread: int) -> None:
     schedule(s, 0, w.RESUME, process)
 
 
-@compiled
+@inlined
 def _arm(s: Words, core: int) -> None:
     """Come back when the thread that runs is done, or at the next tick if somebody waits."""
     thread = s[core + w.K_RUNNING]

@@ -2,13 +2,13 @@
 
 from shmsim.sim.events import words as w
 from shmsim.sim.events.agenda import schedule
-from shmsim.sim.events.compiling import compiled
+from shmsim.sim.events.compiling import compiled, inlined
 from shmsim.sim.events.laws import draw_ns
 from shmsim.sim.events.memory import Numbers, Words
 from shmsim.sim.events.sources import announce
 
 
-@compiled
+@inlined
 def step_of(s: Words, device: int, step: int) -> int:
     """What is known of a step."""
     slot = s[device + w.DE_STEPS] + s[device + w.DE_STRIDE] * (step & (w.STEPS_ROOM - 1))

@@ -8,7 +8,7 @@ its luck. It is counter-based, so a block may be shorter than the tape's and giv
 import numpy as np
 
 from shmsim.sim.events import words as w
-from shmsim.sim.events.compiling import compiled, high_word, is_plain
+from shmsim.sim.events.compiling import compiled, high_word, inlined, is_plain
 from shmsim.sim.events.memory import Numbers, Words
 
 #: Numbers drawn at once; a multiple of the four that one count yields. Short: a run has hundreds of
@@ -60,13 +60,13 @@ def _fill_plain(s: Words, x: Numbers, stream: int, block: int) -> None:
 _fill = _fill_plain if is_plain() else _fill_compiled
 
 
-@compiled
+@inlined
 def _position(u: float) -> float:
     """Where a uniform number lies in `shmsim.distribution.QUANTILE_GRID`."""
     return 100.0 * u if u < _TAIL else 99.0 + 1000.0 * (u - _TAIL)
 
 
-@compiled
+@inlined
 def _quantile(x: Numbers, column: int, stride: int, position: float) -> float:
     """The quantile at a position, of a distribution whose levels lie that far apart."""
     i = min(int(position), _LAST_INTERVAL)
@@ -125,7 +125,7 @@ def cost_at(s: Words, x: Numbers, stream: int, index: int, along: float) -> int:
     return int(left_ns + share * (right_ns - left_ns))
 
 
-@compiled
+@inlined
 def next_cost(s: Words, x: Numbers, table: int, cost: int, along: float) -> int:
     """The cost of the next occasion, as `shmsim.sim.draws.Draws.next`."""
     stream = s[table + cost]
@@ -137,7 +137,7 @@ def next_cost(s: Words, x: Numbers, table: int, cost: int, along: float) -> int:
     return cost_at(s, x, stream, index, along)
 
 
-@compiled
+@inlined
 def table_cost(s: Words, x: Numbers, table: int, cost: int, index: int, along: float) -> int:
     """The cost of an occasion of one kind."""
     return cost_at(s, x, s[table + cost], index, along)

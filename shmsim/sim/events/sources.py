@@ -2,7 +2,7 @@
 
 from shmsim.sim.events import words as w
 from shmsim.sim.events.agenda import cancel, schedule
-from shmsim.sim.events.compiling import compiled
+from shmsim.sim.events.compiling import compiled, inlined
 from shmsim.sim.events.cores import is_full, is_there, poke
 from shmsim.sim.events.luck import table_cost
 from shmsim.sim.events.memory import Numbers, Words
@@ -10,7 +10,7 @@ from shmsim.units import FOREVER_NS
 from shmsim.wait import DOZE, PARK, POLL, REHEARSE, SPIN, YIELD
 
 
-@compiled
+@inlined
 def found_ns(s: Words, source: int) -> int:
     """Since when it is there; -1 while it is not."""
     if not is_there(s, source):
@@ -20,7 +20,7 @@ def found_ns(s: Words, source: int) -> int:
     return s[source + w.W_SINCE]
 
 
-@compiled
+@inlined
 def message(s: Words, inbox: int) -> int:
     """The next message of a reader."""
     ring = s[inbox + w.W_RING]

@@ -9,7 +9,7 @@ from shmsim.sim.events import words as w
 from shmsim.sim.events.acting import busy, rest, slowness, undecided
 from shmsim.sim.events.agenda import go_on_after, schedule, set_timer
 from shmsim.sim.events.asking import ask
-from shmsim.sim.events.compiling import compiled
+from shmsim.sim.events.compiling import compiled, inlined
 from shmsim.sim.events.cores import (
     DESCHEDULED_NS,
     is_there,
@@ -55,7 +55,7 @@ _N_KINDS = len(KIND_NAMES)
 ) = range(24)
 
 
-@compiled
+@inlined
 def _is_sound(s: Words, plan: int) -> bool:
     """As `shmsim.wait.check_plan`."""
     reached_ns = 0
@@ -419,7 +419,7 @@ def serve_next(s: Words, courier: int) -> None:
     s[courier + w.Q_N_WAITING] = n - 1
 
 
-@compiled
+@inlined
 def _record(s: Words, x: Numbers, p: int, published_ns: int) -> None:
     """Keep the wait that has just ended, for its policy and for the records."""
     site, lane, lesson = s[p + w.V_SITE], s[p + w.V_LANE], p + w.V_LESSON
