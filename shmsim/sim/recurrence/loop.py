@@ -79,15 +79,15 @@ def loop_for(
     policy: WaitPolicy, device_policy: WaitPolicy | None, *, one_worker: bool
 ) -> Callable[..., int]:
     """The loop for policies of these classes; compiled at its first call, and only once."""
-    key = (
-        *(() if p is None else (*compile_policy(p), shape_of(p)) for p in (policy, device_policy)),
-        one_worker,
+    made = tuple(
+        () if p is None else (*compile_policy(p), shape_of(p)) for p in (policy, device_policy)
     )
+    key = made, one_worker
     if key not in _LOOPS:
         device = _echo_waiting()
         if device_policy is not None:
-            device = _device_waiting(*_waiting(device_policy, *key[1][:2], learns_late=True))
-        waiting = _waiting(policy, *key[0][:2], learns_late=False)
+            device = _device_waiting(*_waiting(device_policy, *made[1][:2], learns_late=True))
+        waiting = _waiting(policy, *made[0][:2], learns_late=False)
         loop = _LOOPS[key] = _loop(*waiting, *device, one_worker=one_worker)
         keep_on_disk(loop)
     return _LOOPS[key]

@@ -91,11 +91,12 @@ COUNTED: Final = 4
 #: was asked for last and how often since it changed, whether somebody draws.
 COST: Final = np.dtype(
     [
+        *((name, np.int64) for name in ("kind", "value_ns", "at", "first")),
+        ("settled", np.int64, 2),
         *((name, np.int64) for name in (
-            "kind", "value_ns", "at", "n_points", "xs", "quantiles",
-            "begin", "first", "length", "varies", "key_0", "key_1",
+            "n_points", "xs", "quantiles", "begin", "length", "varies", "key_0", "key_1",
         )),
-        *((name, np.int64, 2) for name in ("settled", "asked", "n_asked", "claimed")),
+        *((name, np.int64, 2) for name in ("asked", "n_asked", "claimed")),
     ]
 )  # fmt: skip
 
