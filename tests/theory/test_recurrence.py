@@ -223,6 +223,7 @@ def short_windows(monkeypatch):
 IN_SHORT_WINDOWS = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.timeout(240)  # loops compile for one worker and for several
 @given(run=runs(), wait=st.sampled_from(list(WAITS)))
 @settings(IN_SHORT_WINDOWS, max_examples=40)
 def test_the_records_are_those_of_simpy(short_windows, run, wait):
