@@ -328,8 +328,9 @@ class _Rests:
     ) -> list[_Rest]:
         """Rest and work at once, several times.
 
-        The first time is left out where there are several: what is cold then is cold by the
-        bookkeeping before.
+        Work is timed from the instant at which the message was seen: the way back from the wait
+        meets the coldest caches of all. The first time is left out where there are several: what is
+        cold then is cold by the bookkeeping before.
 
         Returns
         -------
@@ -361,27 +362,28 @@ class _Rests:
         for _ in range(n_times):
             others_ns = _cpu_of_other_threads_ns()
             raw, message = self._ask(delay_ns, part, plan, timed)
-            others_ns = _cpu_of_other_threads_ns() - others_ns
-            started_ns = time.monotonic_ns()
             work()
-            work_ns = time.monotonic_ns() - started_ns
+            ended_ns = time.monotonic_ns()
+            others_ns = _cpu_of_other_threads_ns() - others_ns
             loop.decide()
             finish()
             prepare()
-            found.append((raw, message, work_ns, self._rehearsed_ns, others_ns))
+            found.append((raw, message, ended_ns - raw.seen_ns, self._rehearsed_ns, others_ns))
+        told = []
         hot_ns = 0
         for _ in range(2):  # again at once, and once more: what the last takes is hot
-            started_ns = time.monotonic_ns()
+            raw, message = self._ask(0, TELL, SPIN_PLAN)
             work()
-            hot_ns = time.monotonic_ns() - started_ns
+            hot_ns = time.monotonic_ns() - raw.seen_ns
+            told.append(message)
             loop.decide()
             finish()
             prepare()
         for left in (loop, rehearsal):  # take out what is still prepared
             (left.request_reader if is_worker else left.reply_reader).read()
         stolen_ns = run_queue_wait_ns() - queued_ns
-        about = self._ask(0, TELL, SPIN_PLAN)[1]
-        stolen_ns += int.from_bytes(about.payload[8:], "little")
+        told.append(self._ask(0, TELL, SPIN_PLAN)[1])
+        stolen_ns += sum(int.from_bytes(message.payload[8:], "little") for message in told)
         # A spinner that lost its core shortly before waits on the bell instead.
         did_not_spin = mode != "park" and any(raw.belled for raw, *_ in found)
         if did_not_spin or stolen_ns > _STOLEN_LIMIT_NS + n_times * rest_ns // 1000:
@@ -389,7 +391,7 @@ class _Rests:
             return []
         # Each reply tells of the one before it.
         notify_ns = [int.from_bytes(message.payload[:8], "little") for _, message, *_ in found[1:]]
-        notify_ns.append(int.from_bytes(about.payload[:8], "little"))
+        notify_ns.append(int.from_bytes(told[0].payload[:8], "little"))
         rests = [
             _Rest(raw, message.published_ns, notify, work_ns - hot_ns, rehearsed_ns, others_ns)
             for (raw, message, work_ns, rehearsed_ns, others_ns), notify in zip(
