@@ -180,7 +180,7 @@ def test_a_policy_that_no_child_can_import_is_quoted():
 def test_an_error_on_the_reply_thread_ends_its_worker_and_is_quoted(tmp_path, monkeypatch):
     # Else the scheduler waits for a reply that nobody will send.
     (tmp_path / "sitecustomize.py").write_text(
-        "import realrun.worker\nrealrun.worker.encode_reply = lambda *_: 1 / 0\n"
+        "import realrun.cycle\nrealrun.cycle.encode_reply = lambda *_: 1 / 0\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
     with pytest.raises(RunFailed, match=r"worker 0 .* exit code 1: ZeroDivisionError"):
