@@ -2,9 +2,9 @@
 
 Usage: python experiments/01_calibration/cold_deciding.py
 
-A profile holds what that takes after a sleep and the work behind it; this probe decides at once, and
-after spinning too, which leaves it nearly warm. Stored in results/cold_deciding.json: microseconds,
-medians, policies in turns.
+A profile holds what that takes after a sleep and the work behind it; this probe decides at once,
+and after spinning too, which leaves it nearly warm. Stored in results/cold_deciding.json:
+microseconds, medians, policies in turns.
 """
 
 import gc
