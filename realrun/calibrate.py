@@ -107,7 +107,7 @@ class _Samples:
 def calibrate(
     progress: Progress | None = None, doorbell: str = "futex", n_replicates: int = N_REPLICATES
 ) -> MachineProfile:
-    """Measure every cost of this box; takes about 10 s for each replicate.
+    """Measure every cost of this box; takes about 13 s for each replicate.
 
     Parameters
     ----------

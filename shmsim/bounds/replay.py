@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from shmsim.bounds.trace import Int64Array, WaitTrace
 from shmsim.policies.always import PARK_ONLY, SPIN_ONLY
 from shmsim.profile import AT_DEVICE, MachineProfile
-from shmsim.sim.deciding import AT_REST, Cold
-from shmsim.sim.draws import Cost, Draws
+from shmsim.sim.deciding import Cold, Deciding
+from shmsim.sim.draws import Draws
 from shmsim.sim.waiter import VirtualWait
 from shmsim.tape import Tape
 from shmsim.wait import (
@@ -139,8 +139,7 @@ def replay(
     # Schedulers and workers do other work after a wait, and rehearse it.
     whose = "" if site in (SCHEDULER_RECV, SCHEDULER_SLOT) else "worker_"
     uniform = tape.uniform(entity, "policy")
-    own = _own_costs(profile, tape, entity, type(policy).__name__)
-    at_rest = _own_costs(profile, tape, entity, AT_REST)
+    deciding = Deciding(profile, tape, entity, policy)
     state = policy
     cold = Cold()
     rows = []
@@ -163,10 +162,10 @@ def replay(
         if hasattr(state, "after"):
             undecided = getattr(state, "learnt_rest", 0)
             state = state.after(ctx, outcome)
-            cpu_ns += (at_rest if undecided > 0 else own).plan.at(index, cold.plan_ns)
+            cpu_ns += deciding.plan_ns(undecided, index, cold.plan_ns)
             cold.plan_ns = cold.after_ns = 0
             cold.rest(seen.resumed_from, seen.rested_ns)
-            cpu_ns += (at_rest if undecided > 1 else own).after.at(index, cold.after_ns)
+            cpu_ns += deciding.after_ns(undecided, index, cold.after_ns)
         slow_ns = 0
         if seen.rested_ns > 0:
             slow_ns = max(
@@ -176,20 +175,6 @@ def replay(
         alert.append(alert_cost_ns(plan, gap_ns, float(penalty_ns[index]), awake_ns))
     delay, cpu, slow = np.array(rows, dtype=np.int64).T
     return Replayed(delay, cpu, slow, np.array(alert), delay_price)
-
-
-class _OwnCosts(NamedTuple):
-    """What deciding takes, by wait."""
-
-    plan: Cost
-    after: Cost
-
-
-def _own_costs(profile: MachineProfile, tape: Tape, entity: str, name: str) -> _OwnCosts:
-    costs = profile.costs_of_policy(name)
-    return _OwnCosts(
-        Cost(costs["plan"], tape, entity, "plan"), Cost(costs["after"], tape, entity, "after")
-    )
 
 
 def _plan(policy: WaitPolicy | Knowing, ctx: WaitContext, gap_ns: int) -> WaitPlan:

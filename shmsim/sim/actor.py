@@ -6,7 +6,7 @@ from shmsim.records import ProcessRow, WaitRow
 from shmsim.sim.clock import Process, VirtualClock
 from shmsim.sim.contended import CARRYING, Lane, SharedWait
 from shmsim.sim.courier import Courier
-from shmsim.sim.deciding import Deciding
+from shmsim.sim.deciding import Deciding, undecided_by
 from shmsim.sim.draws import Draws
 from shmsim.sim.source import Inbox, Message, Ring, Source
 from shmsim.sim.waiter import Seen, VirtualWait
@@ -250,7 +250,7 @@ class Actor:
         policy = site.policies[call]
         plan = policy.plan(ctx)
         check_plan(plan)
-        plan_ns = site.deciding.plan_ns(policy, index, lane.cold.plan_ns)
+        plan_ns = site.deciding.plan_ns(undecided_by(policy), index, lane.cold.plan_ns)
         lane.cold.plan_ns = 0
         yield from self.busy(plan_ns + site.draws.at("wait_enter", index), lane)
         started_ns = self.env.now_ns
@@ -330,7 +330,9 @@ class Actor:
             for ctx, outcome in finished:
                 policy = site.policies[ctx.call]
                 site.policies[ctx.call] = policy.after(ctx, outcome)
-                self.owe(site.deciding.after_ns(policy, site.n_learnt, lane.cold.after_ns), lane)
+                undecided = undecided_by(policy)
+                after_ns = site.deciding.after_ns(undecided, site.n_learnt, lane.cold.after_ns)
+                self.owe(after_ns, lane)
                 site.n_learnt += 1
                 lane.cold.after_ns = 0
 

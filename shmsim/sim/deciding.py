@@ -19,6 +19,11 @@ def can_rest(kind: Any) -> bool:
     return REST_FIELD in kind._fields
 
 
+def undecided_by(policy: Any) -> int:
+    """How many waits a policy leaves undecided from here on."""
+    return int(policy.learnt_rest) if can_rest(type(policy)) else 0
+
+
 class Cold:
     """How cold deciding is to a thread.
 
@@ -59,20 +64,16 @@ class Deciding:
 
     def __init__(self, profile: MachineProfile, tape: Tape, entity: str, policy: Any) -> None:
         """Nothing was decided yet."""
-        own = profile.costs_of_policy(type(policy).__name__)
-        idle = profile.costs_of_policy(AT_REST)
+        own, idle = (profile.costs_of_policy(n) for n in (type(policy).__name__, AT_REST))
         self._plan, self._after = (Cost(own[w], tape, entity, w) for w in ("plan", "after"))
         self._idle_plan, self._idle_after = (
             Cost(idle[w], tape, entity, w) for w in ("plan", "after")
         )
-        self._can_rest = can_rest(type(policy))
 
-    def plan_ns(self, policy: Any, index: int, asleep_ns: int) -> int:
-        """What the plan of wait ``index`` takes, after that sleep."""
-        rests = self._can_rest and policy.learnt_rest > 0
-        return (self._idle_plan if rests else self._plan).at(index, asleep_ns)
+    def plan_ns(self, undecided: int, index: int, asleep_ns: int) -> int:
+        """What the plan of wait ``index`` takes, with so many left undecided, after a sleep."""
+        return (self._idle_plan if undecided > 0 else self._plan).at(index, asleep_ns)
 
-    def after_ns(self, policy: Any, index: int, asleep_ns: int) -> int:
+    def after_ns(self, undecided: int, index: int, asleep_ns: int) -> int:
         """What learning from wait ``index`` takes, by the policy as it was in it."""
-        rests = self._can_rest and policy.learnt_rest > 1
-        return (self._idle_after if rests else self._after).at(index, asleep_ns)
+        return (self._idle_after if undecided > 1 else self._after).at(index, asleep_ns)

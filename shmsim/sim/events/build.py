@@ -270,7 +270,8 @@ class _Actors:
         worker = "" if is_scheduler else "worker_"
         names = (*_WAIT_COSTS, f"{worker}rehearsal", *(f"{worker}{name}" for name in _SLOW))
         cost = self._profile.costs_of_policy(type(policy).__name__)
-        idle = self._profile.costs_of_policy(AT_REST)
+        rest = rest_word(policy)
+        idle = self._profile.costs_of_policy(AT_REST) if rest >= 0 else {}
         state, n_words, numbers, n_numbers = store_policy(memory, policy)
         store_policy(memory, policy)  # the second call's, right behind
         site = memory.record(
@@ -286,9 +287,9 @@ class _Actors:
                 w.Z_DRAWS: luck.table(entity, names, prefix),
                 w.Z_PLAN: luck.stream(entity, "plan", cost["plan"]),
                 w.Z_AFTER: luck.stream(entity, "after", cost["after"]),
-                w.Z_IDLE_PLAN: luck.stream(entity, "plan", idle["plan"]),
-                w.Z_IDLE_AFTER: luck.stream(entity, "after", idle["after"]),
-                w.Z_REST: rest_word(policy),
+                w.Z_IDLE_PLAN: luck.stream(entity, "plan", idle["plan"]) if idle else 0,
+                w.Z_IDLE_AFTER: luck.stream(entity, "after", idle["after"]) if idle else 0,
+                w.Z_REST: rest,
                 w.Z_FINISHED: memory.words(w.LESSON * w.FINISHED_ROOM),
                 w.Z_FINISHED_UNIFORM: memory.numbers(w.FINISHED_ROOM),
             },

@@ -19,7 +19,6 @@ from shmsim.sim.recurrence.luck import (
     ENCODE_REQUEST,
     ENTER,
     EXIT,
-    IDLE,
     LAUNCH,
     MARGIN,
     PUBLISH,
@@ -233,21 +232,18 @@ class SharedTape:
             self.site_costs.append(ids[0])
 
     def _deciding(self, kind: type, sites: list[tuple[str, int]]) -> "Deciding":
-        names = kind.__name__, AT_REST if can_rest(kind) else kind.__name__
-        own, idle = (self.profile.costs_of_policy(name) for name in names)
+        rests = can_rest(kind)
+        whose = (kind.__name__, AT_REST) if rests else (kind.__name__,)
         costs = Costs()
         plans = []
         for entity, rate in sites:
-            plans.append(costs.add(own["plan"], entity, "plan", rate))
-            costs.add(own["after"], entity, "after", rate)
-            costs.add(idle["plan"], entity, "plan", rate)
-            costs.add(idle["after"], entity, "after", rate)
-        plan_ns = [
-            costs.constant_ns(plan)
-            if costs.constant_ns(plan) == costs.constant_ns(plan + IDLE)
-            else None
-            for plan in plans
-        ]
+            numbers = [
+                costs.add(self.profile.costs_of_policy(name)[what], entity, what, rate)
+                for name in whose
+                for what in ("plan", "after")
+            ]
+            plans.append(numbers[0])
+        plan_ns = [None if rests else costs.constant_ns(plan) for plan in plans]
         return Deciding(plans, plan_ns, self._passage(costs))
 
 
@@ -257,8 +253,8 @@ class Deciding(NamedTuple):
     Parameters
     ----------
     plans
-        Number of the cost of a plan at each site; that of learning follows it, and then both of a
-        wait that is left undecided.
+        Number of the cost of a plan at each site; that of learning follows it, and then, of a
+        policy that can rest, both of a wait that is left undecided.
     plan_ns
         The former, where it is constant.
     passage
