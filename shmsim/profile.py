@@ -36,6 +36,15 @@ AT_DEVICE: Final = "device_"
 #: Behind such a name, ``device.observe`` of another way to see ends of steps than the first that
 #: the device offers: ``"device_wake_latency@blocking"``.
 WAY: Final = "@"
+#: What a worker falls back to, in this order, where a machine does not offer a way; the first that
+#: it offers has the plain names (``"observe"`` of the profile's machine).
+FIRST_WAYS: Final = ("write", "copy", "blocking")
+
+#: A class of policies that decides by a law, and one that asks for none: their difference is what
+#: deciding costs, and the second what a policy takes for a wait that it leaves undecided
+#: (docs/policies.md has both measured).
+DECIDED: Final = "StepAhead"
+AT_REST: Final = "SpinThenPark"
 
 #: Costs every profile has: name, what it runs along, and between which two points it is measured.
 COSTS: Final[dict[str, tuple[str, str]]] = {
@@ -164,37 +173,91 @@ class MachineProfile:
     def wait_costs(self, delay_price: float) -> WaitCosts:
         """The few numbers a policy is told."""
         typical_ns = 2e6
+        decided, at_rest = (
+            sum(c.at(0.5, typical_ns) for c in self.costs_of_policy(name).values())
+            for name in (DECIDED, AT_REST)
+        )
         return WaitCosts(
             int(self.costs["wake_latency"].at(0.5, typical_ns)),
             int(self.costs["park_cpu"].at(0.5, typical_ns)),
             int(self.costs["timer_overshoot"].at(0.99, typical_ns)),
             int(self.costs["rehearsal"].at(0.9, typical_ns)),
+            max(0, int(decided - at_rest)),
             delay_price,
         )
 
-    def at_device(self, way: str) -> "MachineProfile":
-        """The costs of a run whose steps are computed by the device that was calibrated.
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """Ways to observe the ends of a GPU's steps that it holds the costs of waiting in."""
+        first = self.machine.get("observe", FIRST_WAYS[0])
+        waits = (name.partition(WAY) for name in self.costs if _is_at_device(name))
+        return tuple(dict.fromkeys(way or first for _, _, way in waits))
+
+    def way_for(self, way: str) -> str:
+        """The way whose costs count where a run asks for one.
 
         Parameters
         ----------
         way
-            How the ends of its steps are observed, as ``device.observe``.
+            How the ends of steps are to be observed, as ``device.observe``.
 
         Returns
         -------
-        MachineProfile
-            Launches cost what they cost on that device, and waits for it what they cost in that
-            way; what nobody measured stays as it is.
+        str
+            That one; or the first that the machine offers, where a worker falls back to it.
+
+        Raises
+        ------
+        ValueError
+            If neither was measured.
         """
-        ending = WAY + way
+        ways = self.ways
+        if way in ways:
+            return way
+        gpu = self.machine.get("gpu")
+        found: dict[str, Any] = gpu if isinstance(gpu, dict) else {}  # of some only the name
+        if not ways:
+            why = found.get("left_out", {}).get("rests", "")
+            raise ValueError(
+                "the profile does not hold what waiting for a GPU costs"
+                + (f" ({why})" if why else "")
+                + "; calibrate on the machine with it: realrun calibrate --gpu 0"
+            )
+        first = self.machine.get("observe", FIRST_WAYS[0])
+        if first in ways and way in FIRST_WAYS[: FIRST_WAYS.index(first)]:
+            return str(first)
+        why = found.get("rests", {}).get("not_observed", {}).get(way, "")
+        raise ValueError(
+            f"the profile holds the costs of waiting for a GPU by {', '.join(ways)}, and the config "
+            f'has device.observe = "{way}"'
+            + (f", which cannot be had there ({why})" if why else "")
+            + "; name another, or calibrate where it can be had: realrun calibrate --gpu 0"
+        )
+
+    def observing(self, way: str) -> "MachineProfile":
+        """The same with the costs of waiting for a GPU in one way, and in no other.
+
+        Parameters and errors are those of `way_for`.
+        """
+        chosen = self.way_for(way)
         costs = {name: curve for name, curve in self.costs.items() if WAY not in name}
+        ending = WAY + chosen
         for name, curve in self.costs.items():
             if name.endswith(ending):
                 costs[name.removesuffix(ending)] = curve
-        launch = costs.pop(AT_DEVICE + "launch", None)
+        return replace(self, costs=costs, machine=self.machine | {"observe": chosen})
+
+    def at_device(self, way: str) -> "MachineProfile":
+        """The costs of a run whose steps are computed by the GPU that was calibrated.
+
+        Launches cost what they cost on that device, and waits for it what they cost in that way.
+        Parameters and errors are those of `way_for`.
+        """
+        found = self.observing(way)
+        launch = found.costs.pop(AT_DEVICE + "launch", None)
         if launch is not None:
-            costs["launch"] = launch
-        return replace(self, costs=costs)
+            found.costs["launch"] = launch
+        return found
 
     def without_device(self) -> "MachineProfile":
         """The same without what a GPU costs: what is waited for costs what the box does."""
@@ -286,6 +349,12 @@ def _between(name: str) -> str:
     if cost in COSTS:
         return between
     return between + ", where the device is waited for" + (f" by {way}" if way else "")
+
+
+def _is_at_device(name: str) -> bool:
+    """Whether it is a cost of waiting for a GPU."""
+    cost = name.partition(WAY)[0]
+    return cost not in COSTS and cost.removeprefix(AT_DEVICE) in COSTS.keys() - {"launch"}
 
 
 def _missing(costs: dict[str, Curve], policy_costs: dict[str, dict[str, Curve]]) -> list[str]:

@@ -86,6 +86,9 @@ class WaitCosts(NamedTuple):
         How late a timed sleep of about 2 ms ends, 99th percentile.
     rehearsal_ns
         What a rehearsal after a sleep of about 2 ms takes, 90th percentile.
+    deciding_ns
+        CPU time by which a wait decided by a law (as `StepAhead` does) is dearer than one left
+        undecided, after a sleep of about 2 ms, medians.
     delay_price
         Core-seconds one would pay to take one second off the critical path; the *r* of
         `block_penalty_ns`.
@@ -95,11 +98,12 @@ class WaitCosts(NamedTuple):
     block_cpu_ns: int
     timer_overshoot_ns: int
     rehearsal_ns: int
+    deciding_ns: int
     delay_price: float
 
 
 #: Of a virtual machine, to begin with; ``realrun calibrate`` measures those of a box.
-TYPICAL_COSTS: Final = WaitCosts(50 * US, 15 * US, 60 * US, 100 * US, 10.0)
+TYPICAL_COSTS: Final = WaitCosts(50 * US, 15 * US, 60 * US, 100 * US, 30 * US, 10.0)
 
 
 class WaitContext(NamedTuple):

@@ -38,8 +38,7 @@ _WARM: Final = 64  # waits after which all count alike
 _MEMORY: Final = 1.0 / _WARM
 _WEIGHED: Final = 4  # every so many waits it weighs its own law against other ways: that is dear
 _WEIGHT: Final = 1.0 / 32.0
-_OWN_NS: Final = 12_000.0  # what a plan and its successor take in CPython (docs/policies.md)
-_REST: Final = 15  # undecided waits in a row, where deciding costs more than it gains
+_REST: Final = 16  # undecided waits in a row, where deciding costs more than it gains
 _HOLD: Final = 16.0  # waits to park for once the core was taken away
 _LONGER: Final = 4.0  # times as many, where it is taken away again soon
 _LONGEST_HOLD: Final = 512.0
@@ -209,7 +208,7 @@ def is_idle(known: Known, costs: WaitCosts, clamp: float) -> bool:
     simple = undecided(known, clamp)
     if known.own > _WORTH * simple.cost:
         return True
-    return (simple.cost - known.own) * block_penalty_ns(costs) < _OWN_NS
+    return (simple.cost - known.own) * block_penalty_ns(costs) < costs.deciding_ns
 
 
 def expectation_ns(known: Known, x: Features) -> float:
@@ -243,6 +242,7 @@ def costs_by_experience(known: Known, costs: WaitCosts) -> WaitCosts:
         costs.block_cpu_ns,
         costs.timer_overshoot_ns,
         costs.rehearsal_ns,
+        costs.deciding_ns,
         costs.delay_price,
     )
 
@@ -284,8 +284,7 @@ def learn(
     n = known.n + 1 if known.n < _WARM + _WEIGHED - 1 else _WARM
     wake_ns = learn_wake(known.wake_ns, ctx, outcome)
     own, short, long = known.own, known.short, known.long
-    # What is there already is no reason to wait in any way; a rehearsal meets nothing else.
-    if wait_ns > 0.0 and (has_rested or n % _WEIGHED == 0):
+    if has_rested or n % _WEIGHED == 0:
         costs = costs_by_experience(known, ctx.costs)
         weighed = weigh(known, mean_ns, wait_ns, overshoot_of(known, ctx), costs, clamp)
         own += _WEIGHT * (weighed.own - own)
@@ -352,6 +351,10 @@ class Weighed(NamedTuple):
     long: float
 
 
+#: What was over before it began is seen at once in any way: nothing is gained over parking.
+ALIKE: Final = Weighed(1.0, 1.0, 1.0)
+
+
 def weigh(
     known: Known,
     mean_ns: float,
@@ -360,7 +363,9 @@ def weigh(
     costs: WaitCosts,
     clamp: float,
 ) -> Weighed:
-    """What each way, as `Known` has them, would have cost in this wait, which was not over yet."""
+    """What each way, as `Known` has them, would have cost in this wait."""
+    if wait_ns <= 0.0:
+        return ALIKE
     penalty_ns = float(block_penalty_ns(costs)) + 1.0
     course = best_course(mean_ns, known.spread, overshoot_ns, costs, clamp)
     own = cost_of_course(course, wait_ns, overshoot_ns, costs) / penalty_ns

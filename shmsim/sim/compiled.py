@@ -424,7 +424,7 @@ def random_waits(n_waits: int, seed: int) -> Iterator[tuple[WaitContext, WaitOut
     n_prefill = mostly(0, 0.7, spread(1, 1 << 20))
     uniform = mostly(rng.random(n_waits), 0.98, mostly(0.0, 0.5, 1.0 - 2.0**-53))
     price = mostly(10.0, 0.5, mostly(rng.exponential(100.0, n_waits), 0.9, 0.0))
-    costs = [mostly(spread(1, 1e7), 0.95, 0).tolist() for _ in range(4)]
+    costs = [mostly(spread(1, 1e7), 0.95, 0).tolist() for _ in WaitCosts._fields[:-1]]
     cpu = [mostly(spread(1, 1e10), 0.6, 0).tolist() for _ in range(4)]
     overshoot_ns = mostly(spread(1, 1e8), 0.5, 0)
     stage, preempted = rng.integers(0, 4, (2, n_waits)).tolist()

@@ -2,14 +2,11 @@
 
 from typing import Any, Final
 
-from shmsim.profile import MachineProfile
+from shmsim.profile import AT_REST, MachineProfile
 from shmsim.sim.draws import Cost
 from shmsim.sim.waiter import REHEARSED, SPUN
 from shmsim.tape import Tape
 
-#: What a policy is charged for a wait that it leaves undecided: as much as this one takes, which
-#: decides as little (docs/policies.md has both measured).
-AT_REST: Final = "SpinThenPark"
 #: The field of a policy that counts the waits which it leaves undecided from here on.
 REST_FIELD: Final = "learnt_rest"
 

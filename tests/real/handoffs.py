@@ -16,7 +16,7 @@ from shmsim.routing import ARENA, ROUTE_PRESETS, BySize, RoutePolicy
 from shmsim.units import US, S
 from shmsim.wait import WaitCosts, WaitPolicy
 
-COSTS = WaitCosts(50 * US, 15 * US, 60 * US, 100 * US, 10.0)
+COSTS = WaitCosts(50 * US, 15 * US, 60 * US, 100 * US, 30 * US, 10.0)
 PARK = Park()
 ALL_SOCKET = ROUTE_PRESETS["all-socket"]
 TO_ARENA = BySize(ARENA, ARENA, 0)

@@ -25,7 +25,7 @@ from tests.real import runs
 pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
 
 SPIN_PLAN = (SPIN, FOREVER_NS, 0, *(PARK, FOREVER_NS, 0) * 3)
-COSTS = WaitCosts(50 * US, 15 * US, 60 * US, 100 * US, 10.0)
+COSTS = WaitCosts(50 * US, 15 * US, 60 * US, 100 * US, 30 * US, 10.0)
 KNOWN = Known(0, True, 1, 0, 10)
 N_MESSAGES = 200
 

@@ -41,7 +41,7 @@ pytestmark = [
 ]
 
 LIMIT_S = 1.0
-COSTS = WaitCosts(50 * US, 15 * US, 60 * US, 100 * US, 10.0)
+COSTS = WaitCosts(50 * US, 15 * US, 60 * US, 100 * US, 30 * US, 10.0)
 PARK_FOR_EVER = (PARK, FOREVER_NS, 0) * 4
 NAMES = ["the scheduler", "worker 0", "worker 1"]
 

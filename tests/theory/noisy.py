@@ -38,8 +38,11 @@ def noisy_profile() -> MachineProfile:
     return profile
 
 
-def dear_to_rest(profile: MachineProfile) -> MachineProfile:
-    """The same where what a policy costs that rests is told apart from any other cost."""
-    dear = Curve("", (0.0,), (Distribution.of([[9 * US]]),))
-    resting = {"SpinThenPark": {"plan": dear, "after": dear}}
-    return replace(profile, policy_costs=profile.policy_costs | resting)
+def resting_at(profile: MachineProfile, ns: int) -> MachineProfile:
+    """The same where `StepAhead` costs so much that it rests, and a plan at rest takes ``ns``."""
+    dear, little = (Curve("", (0.0,), (Distribution.of([[x]]),)) for x in (50 * US, ns))
+    costs = {
+        "StepAhead": {"plan": dear, "after": dear},
+        "SpinThenPark": {"plan": little, "after": little},
+    }
+    return replace(profile, policy_costs=profile.policy_costs | costs)

@@ -53,7 +53,7 @@ from tests.events_runs import (
     first_difference,
     policies,
 )
-from tests.theory.noisy import dear_to_rest, noisy_profile
+from tests.theory.noisy import noisy_profile, resting_at
 from tests.theory.test_payloads import bulk_profile
 from tests.toy import toy_profile
 
@@ -169,7 +169,7 @@ def test_a_policy_that_rests_costs_what_it_does_in_simpy():
         workload=replace(SHORT, requests=2, output_p50=200, output_p95=200),
         delay_price=1.0,
     )
-    check_equal(config, StepAhead(), dear_to_rest(noisy_profile()))
+    check_equal(config, StepAhead(), resting_at(noisy_profile(), 9 * US))
 
 
 # The comparison can fail.

@@ -55,7 +55,7 @@ from shmsim.wait import (
     WaitOutcome,
     WaitPlan,
 )
-from tests.theory.noisy import dear_to_rest, noisy_profile
+from tests.theory.noisy import noisy_profile, resting_at
 from tests.toy import toy_profile
 
 
@@ -257,15 +257,15 @@ def config_of(**changes):
 
 @pytest.mark.parametrize("scheduling", ["sync", "async"])
 def test_a_policy_that_rests_costs_what_it_does_in_simpy(short_windows, scheduling):
-    # Where delay is cheap StepAhead gains nothing by deciding, and leaves most waits undecided.
+    # Where delay is cheap and deciding dear StepAhead leaves most waits undecided.
     workload = WorkloadConfig("closed", 2, 1.0, 1.0, 2, 9, 9, 200, 200)
     engine = EngineConfig(1, 2, scheduling, 8, 64)
     device = DeviceConfig(step_ns=400 * US)
     config = replace(config_of(engine=engine, workload=workload, device=device), delay_price=1.0)
-    usual = noisy_profile()
-    check(config, StepAhead(), dear_to_rest(usual))
-    assert simulate_recurrence(config, StepAhead(), usual) != simulate_recurrence(
-        config, StepAhead(), dear_to_rest(usual)
+    dear, cheap = (resting_at(noisy_profile(), ns) for ns in (9 * US, 5 * US))
+    check(config, StepAhead(), dear)
+    assert simulate_recurrence(config, StepAhead(), cheap) != simulate_recurrence(
+        config, StepAhead(), dear
     )
 
 

@@ -133,7 +133,7 @@ def test_any_device_reaches_the_processes_of_a_run(parsed, tmp_path):
         '[device]\nkind = "table"\nfile = "prompts.csv"\n[engine]\nworkers = 2\n[workload]\n'
         'kind = "trace"\ntrace = "m.jsonl"\nformat = "mooncake"'
     )
-    costs = WaitCosts(1, 1, 1, 1, 1.0)
+    costs = WaitCosts(1, 1, 1, 1, 1, 1.0)
     spec = RunSpec(config.engine, config.handoff, config.workload, config.device, PRESETS["spin"],
                    costs, 1, 0, (), 100)  # fmt: skip
     spec.write(tmp_path / "spec.json")

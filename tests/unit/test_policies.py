@@ -65,7 +65,7 @@ def test_the_spin_window_counts_from_the_start_of_the_wait(window_ns, since_seen
 
 @given(st.integers(0, 10**7), st.integers(0, 10**7), st.floats(0, 1000))
 def test_a_spin_window_left_open_is_the_block_penalty(wake_ns, cpu_ns, price):
-    costs = WaitCosts(wake_ns, cpu_ns, 0, 0, price)
+    costs = WaitCosts(wake_ns, cpu_ns, 0, 0, 0, price)
     plan = SpinThenPark().plan(context(costs=costs))
     assert plan == then_park(SPIN, block_penalty_ns(costs), 0)
 

@@ -299,8 +299,30 @@ def test_a_taken_core_ends_its_rest():
     assert policy.plan(context()).first.kind == SPIN
 
 
-def test_what_is_there_already_never_lets_it_rest_as_rehearsals_and_calibration_meet_nothing_else():
-    assert after_waits(StepAhead(), *[-1000] * 5000).learnt_rest == 0
+@pytest.mark.parametrize("deciding_us", [30, 300])
+def test_it_rests_where_it_gains_less_than_deciding_costs_on_this_box(deciding_us):
+    costs = COSTS._replace(deciding_ns=deciding_us * US)
+    rng = np.random.default_rng(1)
+    policy = StepAhead()
+    for wait_ns in (2 * MS * (1 + 0.2 * rng.standard_normal(1600))).astype(int).tolist():
+        policy = policy.after(context(costs=costs), outcome(wait_ns))
+    gain_ns = (1.0 - policy.learnt.own) * B
+    assert 40 * US < gain_ns < 250 * US
+    assert (policy.learnt_rest > 0) == (deciding_us * US > gain_ns)
+
+
+def test_it_rests_where_the_event_is_there_before_the_wait_begins():
+    policy = after_waits(StepAhead(), *[-1000] * 500)
+    assert policy.learnt_rest > 0
+    assert policy.plan(context()) == only(PARK)
+
+
+def test_where_waits_last_again_it_decides_again():
+    policy = after_waits(StepAhead(), *[-1000] * 500)
+    rng = np.random.default_rng(1)
+    policy = after_waits(policy, *(2 * MS * (1 + 0.02 * rng.standard_normal(300))).astype(int))
+    assert policy.learnt_rest == 0
+    assert policy.plan(context()).first.kind == DOZE
 
 
 def test_a_timer_later_than_a_fifth_of_the_wait_is_not_used():

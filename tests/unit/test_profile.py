@@ -121,7 +121,19 @@ def test_policies_are_told_medians_and_the_late_tail_of_the_timer():
     profile.costs["timer_overshoot"] = Curve(
         "asleep_ns", (0.0,), (Distribution.of([np.arange(1_001) * 1_000.0]),)
     )
-    assert profile.wait_costs(3.0) == (50 * US, 15 * US, 990 * US, 60 * US, 3.0)
+    assert profile.wait_costs(3.0)[:4] == (50 * US, 15 * US, 990 * US, 60 * US)
+    assert profile.wait_costs(3.0).delay_price == 3.0
+
+
+def test_policies_are_told_by_how_much_a_decision_is_dearer_than_none():
+    profile = toy_profile()
+    cold = Curve("asleep_ns", (0.0, 4e6), (constant(5 * US), constant(45 * US)))
+    profile.policy_costs["StepAhead"] = {"plan": cold, "after": cold}
+    hot = Curve("asleep_ns", (0.0,), (constant(7 * US),))
+    profile.policy_costs["SpinThenPark"] = {"plan": hot, "after": cold}
+    assert profile.wait_costs(10.0).deciding_ns == 18 * US
+    profile.policy_costs["StepAhead"] = {"plan": hot, "after": hot}
+    assert profile.wait_costs(10.0).deciding_ns == 0
 
 
 @pytest.fixture

@@ -74,5 +74,5 @@ def test_stages_behind_an_unbounded_one_may_be_anything():
 
 
 def test_the_block_penalty_is_price_times_wake_up_plus_cpu():
-    assert block_penalty_ns(WaitCosts(60 * US, 15 * US, 0, 0, 2.5)) == 165 * US
-    assert block_penalty_ns(WaitCosts(60 * US, 15 * US, 0, 0, 0.0)) == 15 * US
+    assert block_penalty_ns(WaitCosts(60 * US, 15 * US, 0, 0, 0, 2.5)) == 165 * US
+    assert block_penalty_ns(WaitCosts(60 * US, 15 * US, 0, 0, 0, 0.0)) == 15 * US

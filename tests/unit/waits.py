@@ -3,7 +3,7 @@
 from shmsim.units import US
 from shmsim.wait import SCHEDULER_RECV, StageCpu, WaitContext, WaitCosts, WaitOutcome
 
-COSTS = WaitCosts(60 * US, 15 * US, 80 * US, 120 * US, 10.0)
+COSTS = WaitCosts(60 * US, 15 * US, 80 * US, 120 * US, 30 * US, 10.0)
 
 
 def context(

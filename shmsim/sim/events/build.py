@@ -7,10 +7,9 @@ import numpy as np
 
 from shmsim.config import RunConfig
 from shmsim.message import encode_second_call, largest_bytes
-from shmsim.profile import AT_DEVICE, Curve, MachineProfile
+from shmsim.profile import AT_DEVICE, AT_REST, Curve, MachineProfile
 from shmsim.routing import ROUTE_PRESETS
 from shmsim.sim.cores import AMPLE, Schedule, balance_ns
-from shmsim.sim.deciding import AT_REST
 from shmsim.sim.events import words as w
 from shmsim.sim.events.acting import BALANCER, PERIODS, REPLIES, SCHEDULER, THIEF, WORKER
 from shmsim.sim.events.luck import BLOCK
@@ -593,7 +592,7 @@ def build(
             processes.append(_process(memory, BALANCER, registers))
     _start(memory, processes, n_main, len(box.cores), config)
     memory[w.HOST] = box.host
-    told = profile.wait_costs(config.delay_price)[:4]
+    told = profile.wait_costs(config.delay_price)[:-1]
     memory.fill(0, {w.TOLD_COSTS + i: value for i, value in enumerate(told)})
     memory.fill(0, {w.N_UNENDED: n_main, w.N_ENTITIES: 1, w.KEEPS_ROWS: keeps_rows})
     _reserve(memory, engines)

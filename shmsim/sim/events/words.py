@@ -8,6 +8,8 @@ any two events and go on later. An underscore is a word of the array that the na
 
 from typing import Final
 
+from shmsim.wait import WaitCosts
+
 # Words of the run, from address 0.
 (
     NOW,
@@ -37,6 +39,7 @@ from typing import Final
     _,
     _,
     _,
+    _,
     N_EVENTS,
     IS_HELD,  # 1: several processes go on in one event, so that none may move the clock
     HAS_FIRST,
@@ -45,7 +48,9 @@ from typing import Final
     _,
     _,
     GLOBALS,
-) = range(35)
+) = range(36)
+#: Words of `TOLD_COSTS`.
+N_TOLD: Final = len(WaitCosts._fields) - 1
 #: Word of ``x``: the price of delay.
 PRICE: Final = 0
 

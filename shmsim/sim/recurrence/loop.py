@@ -210,6 +210,7 @@ def _context(site: Any, eng: Any, uniform: Any) -> Any:
             eng.block_cpu_ns,
             eng.timer_overshoot_ns,
             eng.rehearsal_ns,
+            eng.deciding_ns,
             eng.delay_price,
         ),
     )

@@ -6,9 +6,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shmsim.config import RunConfig
-from shmsim.profile import AT_DEVICE, MachineProfile
+from shmsim.profile import AT_DEVICE, AT_REST, MachineProfile
 from shmsim.sim.contended import CARRYING
-from shmsim.sim.deciding import AT_REST, can_rest
+from shmsim.sim.deciding import can_rest
 from shmsim.sim.loop import _reply_bytes, _request_bytes
 from shmsim.sim.recurrence import device
 from shmsim.sim.recurrence.luck import (
