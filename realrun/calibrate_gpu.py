@@ -21,13 +21,11 @@ from realrun.cuda.facts import place_notes, visible_as
 from realrun.cuda.parts import Reported, Reports
 from realrun.host import usable_cores
 from shmsim.distribution import Curve, Distribution
-from shmsim.profile import AT_DEVICE, COSTS, OPTIONAL_COSTS, WAY, MachineProfile
+from shmsim.profile import AT_DEVICE, COSTS, FIRST_WAYS, OPTIONAL_COSTS, WAY, MachineProfile
 
 #: For all parts together; on one H200 they are expected to take less than half.
 LIMIT_S: Final = 120.0
 _START_S: Final = 60.0  # to load torch and make a context
-#: What a worker falls back to, in this order, where a way cannot be had (`realrun.device.cuda`).
-_FIRST_WAYS: Final = ("write", "copy", "blocking")
 _EARLIEST: Final = 0.05  # the share of sightings that count as immediate
 _FELL: Final = 0.95  # of its clock: less is a GPU that slowed down
 
@@ -149,16 +147,31 @@ def with_gpu(profile: MachineProfile, reported: Iterable[Reported]) -> MachinePr
         "seconds": {part.name: part.seconds for part in parts},
         "left_out": {part.name: part.reason for part in parts if part.measured is None},
     }
+    machine = profile.machine | {"gpu": gpu}
     samples: Samples = {}
     for part in parts:
         if part.measured is None:
             continue
         facts = dict(part.measured.facts)
         samples |= {(cost, x): values for cost, x, values in part.measured.samples if values}
-        samples |= wait_samples(facts.pop("rests", []))
+        rests = facts.pop("rests", [])
+        samples |= wait_samples(rests)
+        if rests:
+            machine["observe"] = first_way(rests)
         gpu[part.name] = facts
-    costs = profile.costs | curves_of(samples)
-    return replace(profile, costs=costs, machine=profile.machine | {"gpu": gpu})
+    return replace(profile, costs=profile.costs | curves_of(samples), machine=machine)
+
+
+def first_way(rests: Sequence[tuple[str, str, int, Sequence[Wait]]]) -> str:
+    """The way whose costs have plain names: the first that the device offers.
+
+    Parameters
+    ----------
+    rests
+        Rows of `realrun.cuda.rests.rests`, one at least.
+    """
+    offered = {way for way, *_ in rests}
+    return next(way for way in (*FIRST_WAYS, *sorted(offered)) if way in offered)
 
 
 def wait_samples(rests: Sequence[tuple[str, str, int, Sequence[Wait]]]) -> Samples:
@@ -182,8 +195,7 @@ def wait_samples(rests: Sequence[tuple[str, str, int, Sequence[Wait]]]) -> Sampl
     if not rests:
         return {}
     origin_ns = origin_of([waits for _, mode, _, waits in rests if mode == "spin"])
-    ways = {way for way, *_ in rests}
-    first = next((way for way in _FIRST_WAYS if way in ways), None)
+    first = first_way(rests)
     found: defaultdict[tuple[str, float], list[int]] = defaultdict(list)
     for way, mode, rest_ns, waits in rests:
         ending = "" if way == first else WAY + way

@@ -231,6 +231,7 @@ def validate_command(
     from realrun.tables import validation_table, verdict
     from realrun.validate import validate
     from shmsim.config import ConfigError, RunConfig
+    from shmsim.run_costs import notes_on_costs
 
     if grid is not None:
         if config_path is not None or policy:
@@ -250,6 +251,8 @@ def validate_command(
             lambda done, total, label: bar.show(f"{done}/{total} {label}", done / total),
         )
     console.print(validation_table(validation))
+    for note in notes_on_costs(config, profile):
+        console.print(note, markup=False)
     draw_frontier(validation, out / "frontier.png")
     reference, *others = validation.policy_names
     words = "\n\n".join(verdict(validation, name, reference) for name in others[-1:])

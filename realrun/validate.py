@@ -23,6 +23,7 @@ from shmsim.config import NamedPolicy, RunConfig
 from shmsim.metrics import Summary, summarize, wait_delay_ns
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
+from shmsim.run_costs import refuse_unnamed_wait
 from shmsim.sim.run import simulate
 from shmsim.wait import SCHEDULER_RECV, WORKER_RECV, WaitPolicy
 
@@ -232,18 +233,9 @@ def predict(
     Raises
     ------
     ValueError
-        If the model would wait for a device that computes in another way than the machine.
+        As of `shmsim.run_costs.costs_of_run` and `refuse_unnamed_wait`.
     """
-    if config.device.computes and not config.engine.device_wait:
-        raise ValueError(
-            "engine.device_wait is empty: the machine would wait for its device by the policy of "
-            "each run, and the model as for an echo device; name the policy, such as "
-            'device_wait = "spin"'
-        )
-    if config.device.kind == "cuda":
-        profile = profile.at_device(config.device.observe)
-    elif config.device.computes:  # on the CPU: a GPU's launches and waits cost nobody anything
-        profile = profile.without_device()
+    refuse_unnamed_wait(config)
     return simulate(on_this_box(config), policy, profile, replication)
 
 

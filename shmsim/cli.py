@@ -119,6 +119,7 @@ def simulate_command(
     Example: shmsim simulate -p profile.json --policy spin --policy park
     """
     from shmsim.figures import summarize_with_intervals
+    from shmsim.run_costs import notes_on_costs
     from shmsim.sim.engine import simulate_with
     from shmsim.sim.sweep import engine_that_pays, steps_of
 
@@ -145,7 +146,7 @@ def simulate_command(
         f"estimate and half-width: 95 % intervals, n = {replications} replications of seed "
         f"{config.seed}, the same tapes for every policy"
     )
-    for note in table_notes(found):
+    for note in (*table_notes(found), *notes_on_costs(config, profile)):
         console.print(note, markup=False)
     if out is not None:
         console.print(f"records: {out}", markup=False)
@@ -191,6 +192,7 @@ def tune_command(
     """
     from shmsim.config import NamedPolicy
     from shmsim.policy_file import write_policy
+    from shmsim.run_costs import notes_on_costs
     from shmsim.sim.tune import FULL, QUICK, tune
     from shmsim.sim.tune_picture import write_picture
     from shmsim.sim.tune_report import finalists_table, found_of, notes
@@ -211,7 +213,7 @@ def tune_command(
             progress=bar.show,
         )
     print_uncut(finalists_table(tuned))
-    for note in notes(tuned, budget):
+    for note in (*notes(tuned, budget), *notes_on_costs(config, profile)):
         console.print(note, markup=False)
     if not goal_text:
         console.print(

@@ -60,8 +60,8 @@ class EngineConfig:
         Limits of a batch, by vLLM's names ``max_num_seqs`` and ``max_num_batched_tokens``.
     device_wait
         How workers wait for the device, a preset or ``WakeAhead:guard=150us``. None: in the model
-        as realrun waits for its echo device; in the real loop, of a device that computes, as for
-        messages.
+        as realrun waits for its echo device, but of a GPU refused; in the real loop, of a device
+        that computes, as for messages.
     devices
         Workers that have a device, from the first on; the others receive every call and launch
         nothing. 0: all have. In the real loop only if devices compute.

@@ -36,8 +36,8 @@ AT_DEVICE: Final = "device_"
 #: Behind such a name, ``device.observe`` of another way to see ends of steps than the first that
 #: the device offers: ``"device_wake_latency@blocking"``.
 WAY: Final = "@"
-#: What a worker falls back to, in this order, where a machine does not offer a way; the first that
-#: it offers has the plain names (``"observe"`` of the profile's machine).
+#: What a worker falls back to, in this order, where a machine does not offer a way. The first that
+#: it offers has the plain names; ``"observe"`` of the profile's machine says which that is.
 FIRST_WAYS: Final = ("write", "copy", "blocking")
 
 #: A class of policies that decides by a law, and one that asks for none: their difference is what
@@ -204,7 +204,8 @@ class MachineProfile:
         Returns
         -------
         str
-            That one; or the first that the machine offers, where a worker falls back to it.
+            That one; or the first of `FIRST_WAYS` that the machine offers, if its workers fall back
+            to that.
 
         Raises
         ------
@@ -214,30 +215,38 @@ class MachineProfile:
         ways = self.ways
         if way in ways:
             return way
-        gpu = self.machine.get("gpu")
-        found: dict[str, Any] = gpu if isinstance(gpu, dict) else {}  # of some only the name
         if not ways:
-            why = found.get("left_out", {}).get("rests", "")
+            why = self._said_of_gpu("left_out", "rests")
             raise ValueError(
                 "the profile does not hold what waiting for a GPU costs"
                 + (f" ({why})" if why else "")
-                + "; calibrate on the machine with it: realrun calibrate --gpu 0"
+                + ', as device.kind = "cuda" needs; calibrate where the GPU is: '
+                "realrun calibrate --gpu 0"
             )
-        first = self.machine.get("observe", FIRST_WAYS[0])
-        if first in ways and way in FIRST_WAYS[: FIRST_WAYS.index(first)]:
-            return str(first)
-        why = found.get("rests", {}).get("not_observed", {}).get(way, "")
+        offered = [each for each in FIRST_WAYS if each in ways]
+        if offered and way in FIRST_WAYS[: FIRST_WAYS.index(offered[0])]:
+            return offered[0]
+        why = self._said_of_gpu("rests", "not_observed", way)
         raise ValueError(
-            f"the profile holds the costs of waiting for a GPU by {', '.join(ways)}, and the config "
+            f"the profile holds what waiting for a GPU by {', '.join(ways)} costs, and the config "
             f'has device.observe = "{way}"'
             + (f", which cannot be had there ({why})" if why else "")
             + "; name another, or calibrate where it can be had: realrun calibrate --gpu 0"
         )
 
-    def observing(self, way: str) -> "MachineProfile":
-        """The same with the costs of waiting for a GPU in one way, and in no other.
+    def _said_of_gpu(self, *names: str) -> str:
+        """Why something was not measured there; empty if nobody says."""
+        found: Any = self.machine.get("gpu")
+        for name in names:
+            found = found.get(name) if isinstance(found, dict) else None
+        return str(found or "")
 
-        Parameters and errors are those of `way_for`.
+    def at_device(self, way: str) -> "MachineProfile":
+        """The costs of a run whose steps are computed by the GPU that was calibrated.
+
+        Launches cost what they cost on that device, and waits for it what they cost in one way to
+        observe the ends of its steps; what of that nobody measured stays as it is. Parameters and
+        errors are those of `way_for`.
         """
         chosen = self.way_for(way)
         costs = {name: curve for name, curve in self.costs.items() if WAY not in name}
@@ -245,19 +254,10 @@ class MachineProfile:
         for name, curve in self.costs.items():
             if name.endswith(ending):
                 costs[name.removesuffix(ending)] = curve
-        return replace(self, costs=costs, machine=self.machine | {"observe": chosen})
-
-    def at_device(self, way: str) -> "MachineProfile":
-        """The costs of a run whose steps are computed by the GPU that was calibrated.
-
-        Launches cost what they cost on that device, and waits for it what they cost in that way.
-        Parameters and errors are those of `way_for`.
-        """
-        found = self.observing(way)
-        launch = found.costs.pop(AT_DEVICE + "launch", None)
+        launch = costs.pop(AT_DEVICE + "launch", None)
         if launch is not None:
-            found.costs["launch"] = launch
-        return found
+            costs["launch"] = launch
+        return replace(self, costs=costs, machine=self.machine | {"observe": chosen})
 
     def without_device(self) -> "MachineProfile":
         """The same without what a GPU costs: what is waited for costs what the box does."""

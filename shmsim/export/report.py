@@ -16,6 +16,7 @@ from shmsim.export.shm import shm_need
 from shmsim.policies.parameters import parameters_of
 from shmsim.profile import MachineProfile
 from shmsim.routing import MIB, VLLM_ARENA
+from shmsim.run_costs import notes_on_costs
 from shmsim.units import FOREVER_NS, MS, format_ns
 from shmsim.wait import KIND_NAMES, TYPICAL_COSTS, WaitCosts, WaitPolicy
 
@@ -77,6 +78,7 @@ def export(request: Request, progress: Progress) -> Answer:
         )
     if config is not None and request.profile is not None and engine.name != GENERIC:
         chosen, reasons = _judged(request, offers, progress)
+        reasons += notes_on_costs(config, request.profile)
     else:
         chosen, reasons = _ranked(request, offers, costs)
     said += reasons

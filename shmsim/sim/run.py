@@ -5,6 +5,7 @@ from shmsim.laws import check_laws
 from shmsim.message import largest_bytes
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
+from shmsim.run_costs import costs_of_run
 from shmsim.sim.box import Box
 from shmsim.sim.contended import CARRYING
 from shmsim.sim.cores import AMPLE, Schedule
@@ -67,7 +68,7 @@ def simulate_box(
     Parameters are those of `simulate`. Every engine has a workload and luck of its own; what is
     recorded of the cores is the same for all.
     """
-    profile.check_doorbell(config.handoff.doorbell)
+    profile = costs_of_run(config, profile)
     engine, n_engines = config.engine, config.cores.engines
     box = Box(
         _schedule(config.cores),

@@ -14,6 +14,7 @@ import numpy as np
 
 from shmsim.config import NamedPolicy, PayloadConfig, RunConfig
 from shmsim.profile import MachineProfile
+from shmsim.run_costs import costs_of_run
 from shmsim.sim.cluster import Cluster
 from shmsim.sim.tune_geometry import geometries
 from shmsim.sim.tune_profiles import WAITING, at_ends, n_exact, redrawn
@@ -230,7 +231,7 @@ def tune(
                 cluster=cluster,
                 progress=progress,
             )
-    profile.check_doorbell(config.handoff.doorbell)
+    profile = costs_of_run(config, profile)
     bench = Bench(shortened(config, budget.steps), profile, folder, jobs, progress, cluster)
     default = bench.candidate(config.policies[0].policy)
     goal, searched = _search(bench, goal, default, budget, config.policies)

@@ -116,7 +116,8 @@ def profile_hash(profile: MachineProfile) -> str:
 def _profile_hash(profile: _Itself) -> str:
     """Takes milliseconds, and the points of a sweep have few profiles; as many stay in memory."""
     known = profile.value
-    return _hash([known.costs, known.policy_costs, known.machine.get("doorbell")])
+    told = [known.machine.get(name) for name in ("doorbell", "observe")]
+    return _hash([known.costs, known.policy_costs, told])
 
 
 @cache

@@ -8,6 +8,7 @@ from shmsim.config import NamedPolicy, RunConfig
 from shmsim.figures import FIGURES
 from shmsim.nearest import instead
 from shmsim.profile import MachineProfile
+from shmsim.run_costs import costs_of_run
 from shmsim.stats.estimate import CONFIDENCE
 from shmsim.stats.stopping import Precision
 
@@ -77,9 +78,14 @@ class SweepPlan:
     confidence: float = CONFIDENCE
 
     def __post_init__(self) -> None:
-        """Refuse what would silently mean something else."""
+        """Refuse what would silently mean something else, and cells of which the costs lack."""
         if not self.cells or not self.policies:
             raise ValueError("a sweep needs at least one cell and one policy")
+        for cell in self.cells:
+            try:
+                costs_of_run(cell.config, cell.profile)
+            except ValueError as error:
+                raise ValueError(f"{cell.name} on {cell.profile_name}: {error}") from None
         names = [policy.name for policy in self.policies]
         places = [f"{cell.name} on {cell.profile_name}" for cell in self.cells]
         for many, what in ((names, "policies"), (places, "cells")):

@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from shmsim.figures import shown
+from shmsim.run_costs import notes_on_costs
 from shmsim.stats.estimate import Estimate
 from shmsim.sweep.plan import SweepPlan
 from shmsim.sweep.tables import CellResult, over_all_cells
@@ -56,6 +57,9 @@ def footnotes(plan: SweepPlan, found: list[CellResult]) -> Iterator[str]:
         f"estimate ± half-width: {share} intervals (Student) of means over {most} replications, "
         f"seed {seeds}; p50 and p99 are means of each run's"
     )
+    for cell in plan.cells:
+        for note in notes_on_costs(cell.config, cell.profile):
+            yield f"{cell.name} on {cell.profile_name}: {note}"
     if any(result.comparisons for result in found):
         methods = sorted(
             {

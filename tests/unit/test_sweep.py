@@ -13,7 +13,14 @@ import pytest
 from rich.console import Console
 
 import shmsim.sim.sweep as running
-from shmsim.config import DeviceConfig, NamedPolicy, RunConfig, WorkloadConfig, parse_policy
+from shmsim.config import (
+    DeviceConfig,
+    NamedPolicy,
+    PayloadConfig,
+    RunConfig,
+    WorkloadConfig,
+    parse_policy,
+)
 from shmsim.figures import FIGURES, figures_of, shown, summarize_with_intervals
 from shmsim.metrics import summarize, tpot_ns
 from shmsim.policies import PRESETS, BusySpin
@@ -147,14 +154,18 @@ def test_two_runs_write_the_same_bytes(tmp_path):
 
 
 def test_what_cannot_run_says_where(tmp_path):
-    config = replace(SHORT, handoff=replace(SHORT.handoff, doorbell="zmq"))
+    config = replace(SHORT, payload=PayloadConfig(bytes_per_step=1 << 20, memory="pageable"))
     broken = plan_of({"a": SHORT, "b": config}, POLICIES, {"toy": PROFILE}, replications=1)
-    with pytest.raises(
-        ValueError, match="b on toy, spin: the profile holds the costs of the futex"
-    ):
+    with pytest.raises(ValueError, match=r"b on toy, spin: .*h2d_call_pageable"):
         sweep(broken, tmp_path, jobs=1)
     # What ran before is kept.
     assert len(point_files(tmp_path)) == 2
+
+
+def test_a_cell_that_the_profile_does_not_stand_for_is_refused_before_anything_runs():
+    config = replace(SHORT, handoff=replace(SHORT.handoff, doorbell="zmq"))
+    with pytest.raises(ValueError, match="b on toy: the profile holds the costs of the futex"):
+        plan_of({"a": SHORT, "b": config}, POLICIES, {"toy": PROFILE})
 
 
 # Engines.

@@ -7,6 +7,7 @@ from shmsim.config import RunConfig
 from shmsim.metrics import Summary, summarize
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords, StepRow, WaitRow
+from shmsim.run_costs import costs_of_run
 from shmsim.sim.events import words as w
 from shmsim.sim.events.machine import Finished, RefusedError, carry_out
 from shmsim.sim.events.records import process_rows, records_of, request_rows
@@ -109,7 +110,7 @@ def _carry_out(
     *,
     keeps_rows: bool,
 ) -> Finished:
-    profile.check_doorbell(config.handoff.doorbell)
+    profile = costs_of_run(config, profile)
     reason = supports(config, profile)
     if reason is not None:
         raise ValueError(reason)

@@ -8,6 +8,7 @@ from shmsim.config import RunConfig, parse_policy
 from shmsim.metrics import Summary
 from shmsim.profile import MachineProfile
 from shmsim.records import ProcessRow, RequestRow, RunRecords, StepRow, WaitRow
+from shmsim.run_costs import costs_of_run
 from shmsim.sim.recurrence.engine_run import Compiled, EngineRun
 from shmsim.sim.recurrence.figures import Figures
 from shmsim.sim.recurrence.scope import refuses
@@ -34,7 +35,7 @@ def simulate_recurrence(
     TypeError
         If the policy does not compile, see `shmsim.sim.compiled.compile_policy`.
     """
-    _check(config, profile)
+    profile = _checked(config, profile)
     compiled = Compiled.of(policy, _device_policy(config), config.engine.workers)
     found: list[RunRecords] = []
     ends_ns = []
@@ -92,7 +93,7 @@ def run_tapes(
 
     Parameters and errors are those of `run_many`; what a tape gives is handed out when it is done.
     """
-    _check(config, profile)
+    profile = _checked(config, profile)
     device_policy = _device_policy(config)
     n_workers = config.engine.workers
     compiled = [Compiled.of(policy, device_policy, n_workers) for policy in policies]
@@ -121,14 +122,16 @@ def _advance(pair: tuple[EngineRun, Figures]) -> None:
         figures.add_run(run)
 
 
-def _check(config: RunConfig, profile: MachineProfile) -> None:
-    profile.check_doorbell(config.handoff.doorbell)
+def _checked(config: RunConfig, profile: MachineProfile) -> MachineProfile:
+    """The costs of a run that the recurrence can carry out."""
+    profile = costs_of_run(config, profile)
     reason = refuses(config, profile)
     if reason is not None:
         raise ValueError(
             f"the recurrence cannot run this config: {reason}; or use another engine "
             "(shmsim.sim.engine.simulate_with)"
         )
+    return profile
 
 
 def _tapes(

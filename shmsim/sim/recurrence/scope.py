@@ -6,6 +6,7 @@ recurrence knows it where it can matter; configs in which it might not are refus
 
 from shmsim.config import RunConfig
 from shmsim.profile import COSTS, MachineProfile
+from shmsim.run_costs import costs_of_run
 from shmsim.sim.recurrence.device import is_known
 
 
@@ -21,6 +22,11 @@ def refuses(config: RunConfig, profile: MachineProfile) -> str | None:
     -------
     str or None
         A reason that says what is in the way, and how it could be avoided.
+
+    Raises
+    ------
+    ValueError
+        As of `shmsim.run_costs.costs_of_run`.
     """
     return (
         _cores(config)
@@ -74,8 +80,10 @@ def _engine(config: RunConfig) -> str | None:
 
 
 def _costs(config: RunConfig, profile: MachineProfile) -> str | None:
+    costs = costs_of_run(config, profile).costs
+
     def least_ns(name: str) -> float:
-        return min(point.quantiles[0] for point in profile.costs[name].points)
+        return min(point.quantiles[0] for point in costs[name].points)
 
     for name, (by, _) in COSTS.items():
         # What is slower after a rest may be measured as negative; it counts as 0 then.
