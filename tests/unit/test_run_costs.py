@@ -10,13 +10,15 @@ from realrun.validate import predict as predict_run
 from shmsim.cli import app
 from shmsim.config import DeviceConfig
 from shmsim.policies import BusySpin
+from shmsim.profile import Curve
 from shmsim.run_costs import costs_of_run, notes_on_costs
 from shmsim.sim.engine import ENGINES, choose, simulate_with
+from shmsim.sim.recurrence import refuses
 from shmsim.sim.tune import tune
 from shmsim.sweep.key import point_key
 from shmsim.sweep.plan import plan_of
 from shmsim.tuner import parse_goal
-from tests.toy import toy_profile
+from tests.toy import constant, toy_profile
 from tests.ways import LATE_NS, LAUNCH_NS, ON_GPU, observed, with_ways
 
 GPU = with_ways(toy_profile())
@@ -115,6 +117,14 @@ def test_whoever_chooses_plans_tunes_or_validates_refuses_it_at_once(tmp_path):
     assert not any(tmp_path.iterdir())
     with pytest.raises(ValueError, match=NOT_MEASURED):
         predict_run(asked, BusySpin(), GPU, 0)
+
+
+def test_an_engine_is_chosen_by_the_costs_of_the_run():
+    early = with_ways(toy_profile())
+    early.costs["device_launch"] = Curve("", (0.0,), (constant(-1),))
+    assert "the profile's cost launch can be negative" in refuses(ON_GPU, early)
+    assert refuses(replace(ON_GPU, device=DeviceConfig()), early) is None
+    assert choose(ON_GPU, early) == "events"
 
 
 def test_a_way_has_keys_of_its_own_and_the_same_in_every_process():
