@@ -29,8 +29,9 @@ from shmsim.console import (
     load_or_default,
     load_policies,
     load_profile,
+    print_uncut,
 )
-from shmsim.program import Output, Program
+from shmsim.program import Output, Program, Written
 from shmsim.units import US, format_ns
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ def doctor() -> Output:
 
 @app.subcommand("calibrate")
 def calibrate_command(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the profile is written.")] = Path(
-        "profile.json"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Where the profile is written."), Written.FILE
+    ] = Path("profile.json"),
     doorbell: Annotated[
         Literal["futex", "eventfd", "zmq"],
         typer.Option(help="By which a sleeper is woken; as handoff.doorbell in the config."),
@@ -77,7 +78,7 @@ def calibrate_command(
         typer.Option(metavar="INDEX", min=0, help="Measure a GPU too, one of those visible."),
     ] = None,
 ) -> Output:
-    """Measure every cost of waiting on this box, one by one; takes about 40 s.
+    """Measure every cost of waiting on this box, one by one; takes about 50 s.
 
     The profile holds distributions with sample counts and intervals, and the facts of the box.
     'shmsim profile FILE' prints it. With --gpu it also tells what copies, waits and steps cost
@@ -111,7 +112,7 @@ def calibrate_command(
             format_ns(rest_ns),
             *(f"{c.at(0.5, rest_ns) / US:.0f} / {c.at(0.99, rest_ns) / US:.0f}" for c in curves),
         )
-    console.print(table)
+    print_uncut(table)
     if gpu is not None:
         show_gpu(profile)
     console.print(f"profile: {out} ('shmsim profile {out}' prints all of it)", markup=False)
@@ -139,11 +140,14 @@ def run_command(
         ),
     ] = "wake-ahead",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the records (Parquet).")
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for the records (Parquet)."),
+        Written.FOLDER,
     ] = None,
     steps: Annotated[
         Path | None,
         typer.Option(help="CSV for the step times by batch, as device.file wants them."),
+        Written.FILE,
     ] = None,
 ) -> Output:
     """Run the loop once for real and print what a serving benchmark prints.
@@ -202,9 +206,9 @@ def validate_command(
             autocompletion=complete_policy,
         ),
     ] = [],  # noqa: B006 - typer reads the default
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")] = Path(
-        "runs/validation"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for results."), Written.FOLDER
+    ] = Path("runs/validation"),
     grid: Annotated[
         Path | None,
         typer.Option(
@@ -217,6 +221,7 @@ def validate_command(
     claims_path: Annotated[
         Path | None,
         typer.Option("--claims", metavar="FILE", help="Claims file of a grid, for shmsim claims."),
+        Written.FILE,
     ] = None,
 ) -> Output:
     """Run model and machine on the same workload and policies, and compare them.
@@ -250,7 +255,7 @@ def validate_command(
             out,
             lambda done, total, label: bar.show(f"{done}/{total} {label}", done / total),
         )
-    console.print(validation_table(validation))
+    print_uncut(validation_table(validation))
     for note in notes_on_costs(config, profile):
         console.print(note, markup=False)
     draw_frontier(validation, out / "frontier.png")
@@ -308,6 +313,7 @@ def report_command(
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="The page; report.html in RUN without."),
+        Written.FILE,
     ] = None,
 ) -> Output:
     """Write one HTML page about what came out: verdict, evidence, how to get it again, limits.
@@ -327,9 +333,9 @@ def demo(
         Path | None,
         typer.Option(help="An Azure-format CSV to serve instead of the generated workload."),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for results."), Written.FOLDER
+    ] = Path("runs/demo"),
 ) -> Output:
     """Calibrate this box, tune in the model, run for real, compare; about 3 minutes.
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from shmsim.console import Bar, complete_profile, console, diagnostics
-from shmsim.program import FAILURE, Output
+from shmsim.program import FAILURE, Output, Written
 
 HELP: Final = """Write what came out as one file for the leaderboard, without private data.
 
@@ -23,6 +23,7 @@ def contribute_command(
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="Without it, bundle.json in its folder."),
+        Written.FILE,
     ] = None,
     profile: Annotated[
         Path | None,

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from realrun.host import machine_facts
 from shmsim.claims import write_claims
-from shmsim.console import Bar, console, diagnostics
-from shmsim.program import Output
+from shmsim.console import Bar, console, diagnostics, print_uncut
+from shmsim.program import Output, Written
 from shmsim.units import MS, US, format_ns
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ def show_gpu(profile: "MachineProfile") -> None:
             along = f"after {format_ns(round(x))}" if is_rest else f"{x:,.0f} {curve.by}"
             p50, p99 = curve.at(0.5, x) / US, curve.at(0.99, x) / US
             table.add_row(f"{name}, {along}" if curve.by else name, f"{p50:.1f} / {p99:.1f}")
-    console.print(table)
+    print_uncut(table)
     for note in gpu_notes(profile):
         diagnostics.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
 
 
 def gpu_check_command(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")] = Path(
-        "runs/gpu-check"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for results."), Written.FOLDER
+    ] = Path("runs/gpu-check"),
 ) -> Output:
     """Check everything that needs a GPU, in under 8 minutes: costs, policies, tests.
 
@@ -71,7 +71,7 @@ def gpu_check_command(
     write_claims(out / "claims.json", machine_facts(), claims_found)
     if found.rows:
         draw_predictions(out / "predicted.png", found.rows, found.predicted)
-        console.print(cells_table(found))
+        print_uncut(cells_table(found))
     for claim in claims_found:
         mark = "[green]pass[/]" if claim.holds else "[red]fail[/]"
         console.print(

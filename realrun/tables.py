@@ -1,6 +1,7 @@
 """Results as text: the benchmark block people know, the validation table, the verdict."""
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from rich import box
@@ -16,6 +17,7 @@ from shmsim.units import MS, US
 #: What counts as a hit: TPOT within this share, CPU within this many cores.
 TPOT_MARGIN: Final = 0.05
 CPU_MARGIN: Final = 0.05
+_FEW_CORES: Final = 0.05  # a difference from run to run that nobody asks about
 
 
 def benchmark_block(summary: Summary) -> str:
@@ -194,8 +196,29 @@ def verdict(validation: Validation, winner: str, reference: str) -> str:
         f"On this box, with this workload: {winner} {effect} and {words} the time per output "
         f"token{certainty}. Predicted: {saved['simulated']:.2f} cores saved, "
         f"{100 * added['simulated']:+.1f} % TPOT. {beside}"
+        f"{_about_the_cores(validation, (winner, reference), saved['measured'])}"
         f"The scheduler sees a reply {delay:.1f} µs after it was published (median). "
         f"{_at_the_price(validation, winner, reference)}"
+    )
+
+
+def _about_the_cores(validation: Validation, names: Sequence[str], saved: float) -> str:
+    """Warn of cores that differ from run to run about as much as policies do; else nothing.
+
+    A box that stands still for a while, as a virtual machine that is moved, takes the cores of a
+    spinner out of one run of several: the mean of them says nothing then.
+    """
+    n_workers = validation.config.engine.workers
+    noise = max(
+        validation.compare(name, "scheduler_cores").spread
+        + n_workers * validation.compare(name, "worker_cores").spread
+        for name in names
+    )
+    if noise <= max(abs(saved) / 2, _FEW_CORES):
+        return ""
+    return (
+        f"Cores differ by ±{noise:.2f} from run to run, so that this cannot be told from chance: "
+        "run it again on a quiet box, with more repeats (run.repeats). "
     )
 
 

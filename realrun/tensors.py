@@ -11,6 +11,8 @@ from functools import cache
 from pickle import PickleBuffer
 from typing import Any
 
+from shmsim.extras import how_to_add
+
 
 def is_tensor(value: Any) -> bool:
     """Whether this is a torch tensor of whatever kind."""
@@ -74,8 +76,8 @@ def rebuild_tensor(data: Any, dtype_name: str, shape: tuple[int, ...]) -> Any:
         import torch
     except ModuleNotFoundError:
         raise RuntimeError(
-            "the message holds a tensor and torch is not installed here; "
-            "pip install 'shmsim[torch]', or send an array"
+            "the message holds a tensor and torch is not installed here; send an array, or install "
+            f"torch, {how_to_add('torch')}"
         ) from None
 
     dtype = _dtypes().get(dtype_name)

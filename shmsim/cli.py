@@ -4,6 +4,7 @@ A command loads what it runs on when it runs: scipy, Arrow, numba and matplotlib
 together, and neither ``--help`` nor TAB needs one of them.
 """
 
+import re
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -30,7 +31,7 @@ from shmsim.console import (
 from shmsim.export import cli as export_cli
 from shmsim.policies import POLICIES, PRESETS, SOURCES
 from shmsim.policies.parameters import parameters_of
-from shmsim.program import Output, Program
+from shmsim.program import Output, Program, Written
 from shmsim.provenance import MARKS
 from shmsim.tuner import parse_goal
 from shmsim.units import format_ns
@@ -74,21 +75,21 @@ PolicyOption = Annotated[
 def list_policies() -> Output:
     """List the policies, what each does and its parameters."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for label in ("kind", "parameters", "what it does", "source"):
+    table.add_column("kind", no_wrap=True)
+    for label in ("parameters", "what it does", "source"):
         table.add_column(label, overflow="fold")
     for name, policy_type in POLICIES.items():
         parameters = ", ".join(
             f"{field.removesuffix('_ns')}={_show(field, value)}"
             for field, value in parameters_of(policy_type()).items()
         )
-        does = (policy_type.__doc__ or "").splitlines()[0]
-        table.add_row(name, parameters or "none", does, SOURCES[name])
+        table.add_row(name, parameters or "none", _does(policy_type), SOURCES[name])
     console.print(table)
     console.print("presets: " + ", ".join(PRESETS))
     console.print("example: --policy WakeAhead:guard=80us,smoothing=0.1")
     kinds = {
         name: {
-            "does": (policy_type.__doc__ or "").splitlines()[0],
+            "does": _does(policy_type),
             "source": SOURCES[name],
             "parameters": as_data(policy_type()),
         }
@@ -96,6 +97,11 @@ def list_policies() -> Output:
     }
     presets = {name: as_data(policy) for name, policy in PRESETS.items()}
     return Output({"kinds": kinds, "presets": presets})
+
+
+def _does(policy_type: type[WaitPolicy]) -> str:
+    """What a kind of policy does, without the marks that only the documentation shows as such."""
+    return re.sub(r"[`*]", "", (policy_type.__doc__ or "").splitlines()[0])
 
 
 @app.subcommand("simulate")
@@ -106,6 +112,7 @@ def simulate_command(
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Folder for the records (Parquet) of replication 0."),
+        Written.FOLDER,
     ] = None,
     replications: Annotated[
         int,
@@ -141,7 +148,7 @@ def simulate_command(
             found[named.name] = summarize_with_intervals(runs, seed=config.seed)
             if out is not None:
                 runs[0].write(out / named.name.replace("/", "_"))
-    console.print(figures_table(found))
+    print_uncut(figures_table(found))
     console.print(
         f"estimate and half-width: 95 % intervals, n = {replications} replications of seed "
         f"{config.seed}, the same tapes for every policy"
@@ -165,7 +172,9 @@ def tune_command(
     config_path: ConfigArgument = None,
     profile_path: ProfileOption = Path("profile.json"),
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Where the policy is written; a picture beside it.")
+        Path,
+        typer.Option("--out", "-o", help="Where the policy is written; a picture beside it."),
+        Written.FILE,
     ] = Path("policy.json"),
     goal_text: Annotated[
         str,
@@ -182,6 +191,7 @@ def tune_command(
     folder: Annotated[
         Path | None,
         typer.Option("--runs", help="Folder that keeps every run; a second call goes on there."),
+        Written.FOLDER,
     ] = None,
     jobs: JobsOption = 0,
     cluster: ClusterOption = "",
@@ -282,6 +292,7 @@ def sweep_command(
     out: Annotated[
         Path,
         typer.Option("--out", "-o", help="Folder that keeps the points and gets the tables."),
+        Written.FOLDER,
     ] = Path("runs/sweep"),
     jobs: JobsOption = 0,
     cluster: ClusterOption = "",
@@ -303,7 +314,7 @@ def sweep_command(
         )
     found = write_tables(out, plan, points)
     for result in found:
-        console.print(cell_table(plan, result))
+        print_uncut(cell_table(plan, result))
     for note in footnotes(plan, found):
         console.print(note, markup=False)
     console.print(f"tables: {out}", markup=False)
@@ -334,7 +345,7 @@ def show_profile(
             console.print(f"{name}: {text}", markup=False)
         return Output({"shipped": shipped})
     profile = load_profile(profile_path)
-    print_uncut(profile_table(profile))
+    print_uncut(profile_table(profile), n_keys=2)
     for source in dict.fromkeys(profile.sources.values()):
         costs = [name for name, given in profile.sources.items() if given == source]
         console.print(f"{source.mark}: {', '.join(costs)}: {source.text}", markup=False)
@@ -357,7 +368,7 @@ def claims_command(
     """Print claims as one table; exit with 1 if one does not hold."""
     claims = [claim for path in paths for claim in read_claims(path)]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("claim", overflow="fold")
+    table.add_column("claim")
     for label in ("value", "low to high", "bound", "n", ""):
         table.add_column(label, justify="right")
     for claim in claims:
@@ -369,7 +380,7 @@ def claims_command(
             str(claim.n),
             "holds" if claim.holds else "[red]fails[/]",
         )
-    console.print(table)
+    print_uncut(table)
     rows = [{**claim._asdict(), "holds": claim.holds} for claim in claims]
     return Output({"claims": rows}, holds=all(claim.holds for claim in claims))
 
@@ -378,7 +389,9 @@ def claims_command(
 def timeline_command(
     folder: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="Folder with records.")],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="File to write; NAME.json.gz is compressed.")
+        Path,
+        typer.Option("--out", "-o", help="File to write; NAME.json.gz is compressed."),
+        Written.FILE,
     ] = Path("trace.json"),
     steps: Annotated[
         str, typer.Option("--steps", help="FIRST:LAST, as a slice of Python; all by default.")
@@ -386,7 +399,7 @@ def timeline_command(
 ) -> Output:
     """Write the timeline of a run for ui.perfetto.dev or chrome://tracing.
 
-    Example: shmsim timeline runs/mine/spin -o trace.json.gz --steps 100:200
+    Example: shmsim timeline runs/mine/records/spin-0-machine -o trace.json.gz --steps 100:200
     """
     from shmsim.records import RunRecords
     from shmsim.timeline import window_of_steps, write_timeline
@@ -479,9 +492,9 @@ def figures_table(found: dict[str, dict[str, "Estimate"]]) -> Table:
     from shmsim.figures import shown
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("policy", overflow="fold")
+    table.add_column("policy")
     for figure in _SIMULATED:
-        table.add_column(shown(figure).label, justify="right", overflow="fold")
+        table.add_column(shown(figure).label, justify="right")
     for policy, figures in found.items():
         cells = []
         for figure in _SIMULATED:

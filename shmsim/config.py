@@ -516,6 +516,7 @@ _SECTIONS: Final[dict[str, type[Any]]] = {
 }
 _LISTER: Final = "shmsim policies"  # what lists all policies, which are many
 _RUN_KEYS: Final[dict[str, type]] = {"seed": int, "repeats": int, "delay_price": float, "pin": bool}
+_SECTION_NAMES: Final = (*_SECTIONS, "run")
 
 
 def load_config(path: Path) -> RunConfig:
@@ -863,4 +864,16 @@ def _refuse_unknown(where: str, table: dict[str, Any], known: list[str]) -> None
             full = f"{where}.{key}" if where else key
             # People write step_ns for step; the suffix must not hide the match.
             meant = did_you_mean(_key(key), known, f"{where}." if where else "")
+            # A sweep has other keys at its top, and its own way to write these.
+            of_a_config = where in _SECTION_NAMES or "engine" in known
+            homes = _homes(_key(key)) if of_a_config and _key(key) not in known else []
+            if homes:
+                meant = f"; {_key(key)} is a key of {' and of '.join(homes)}"
             raise ConfigError(f"unknown key {full}{meant}; known are {', '.join(known)}")
+
+
+def _homes(key: str) -> list[str]:
+    """The sections that have such a key: it may stand in another one, or above all of them."""
+    keys = {name: [_key(field) for field in get_type_hints(of)] for name, of in _SECTIONS.items()}
+    keys["run"] = list(_RUN_KEYS)
+    return [f"[{name}]" for name, known in keys.items() if key in known]

@@ -8,16 +8,21 @@ Configs and profiles stand on scipy and Arrow, which take longer to load than mo
 that what reads them is loaded where it is called: neither ``--help`` nor TAB needs it.
 """
 
+import codecs
+import copy
+import dataclasses
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from shmsim.policies import POLICIES, PRESETS
 
@@ -27,6 +32,26 @@ if TYPE_CHECKING:
 
 _DRAW_EVERY_S = 1.0
 _SAY_EVERY_S = 5.0  # into a log, where a line cannot be redrawn
+
+#: What a terminal of few letters shows in place of ours: half a table is worse than "us" for µs.
+_SPELT: Final = {
+    "µ": "u", "±": "+-", "×": "x", "≤": "<=", "≥": ">=", "→": "->", "…": "...", "∞": "inf",
+}  # fmt: skip
+
+
+def _spelt(error: UnicodeError) -> tuple[str, int]:
+    """Write with what an encoding has what it lacks."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(_SPELT.get(letter, "?") for letter in lacking), error.end
+
+
+codecs.register_error("shmsim.spelt", _spelt)
+for _stream in (sys.stdout, sys.stderr):
+    # Not only ASCII: what Latin-1 lacks are the lines of a table.
+    if "utf" not in (getattr(_stream, "encoding", None) or "utf").lower():
+        _stream.reconfigure(errors="shmsim.spelt")  # type: ignore[union-attr]
 
 #: Where no terminal says how wide it is, as in a pipe: so that no cell is cut.
 _PIPED_COLUMNS = 120
@@ -52,10 +77,46 @@ def wide(columns: int) -> Console:
     return Console(highlight=False, emoji=False, width=width, quiet=console.quiet)
 
 
-def print_uncut(table: Table) -> None:
-    """Print a table of names and numbers as wide as it is: a name that is cut names nothing."""
-    without_bounds = console.options.update(width=_WIDEST)
-    wide(console.measure(table, options=without_bounds).maximum).print(table)
+def print_uncut(table: Table, n_keys: int = 1) -> None:
+    """Print a table of names and numbers with each of them whole: half a number is a wrong one.
+
+    Where a terminal is too narrow for all columns they come below each other, each time beside the
+    first ones, which say what a row is. Into a pipe a table goes in one piece, however wide.
+    """
+    for column in table.columns:
+        # Words of a header may stand below each other, those of a cell not.
+        cells = [_bounds(cell).maximum for cell in column.cells]
+        column.width = max(_bounds(column.header).minimum, *cells, 0)
+    parts = [table] if _columns is not None else _in_parts(table, n_keys, console.width)
+    for part in parts:
+        width = max(console.width, _bounds(part).minimum)
+        for column in part.columns:
+            spare = width - _bounds(part).minimum
+            header = _bounds(column.header).maximum
+            column.width = max(column.width or 0, min(header, (column.width or 0) + spare))
+        wide(width).print(part)
+
+
+def _bounds(what: RenderableType) -> Measurement:
+    """Least and most columns of a terminal that something takes by itself."""
+    return console.measure(what, options=console.options.update(width=_WIDEST))
+
+
+def _in_parts(table: Table, n_keys: int, width: int) -> Iterator[Table]:
+    """Tables of the keys and as many of the other columns as there is room for, at least one."""
+    keys, others = table.columns[:n_keys], table.columns[n_keys:]
+    while others:
+        n = len(others)
+        while n > 1 and _bounds(_with_columns(table, [*keys, *others[:n]])).minimum > width:
+            n -= 1
+        yield _with_columns(table, [*keys, *others[:n]])
+        others = others[n:]
+
+
+def _with_columns(table: Table, columns: list[Column]) -> Table:
+    some = copy.copy(table)
+    some.columns = [dataclasses.replace(each, _index=i) for i, each in enumerate(columns)]
+    return some
 
 
 def complete_policy(incomplete: str) -> list[str]:

@@ -8,16 +8,18 @@ that. Notes and progress go to stderr (`shmsim.console.diagnostics`), so that st
 import contextlib
 import dataclasses
 import enum
+import errno
 import functools
 import inspect
 import json
 import logging
 import math
+import os
 import platform
 import resource
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Final, NamedTuple, ParamSpec
@@ -27,6 +29,7 @@ from rich.logging import RichHandler
 from rich.text import Text
 
 from shmsim.console import console, details, diagnostics, errors
+from shmsim.extras import how_to_add
 from shmsim.nearest import did_you_mean_file
 
 DONE: Final = 0
@@ -56,6 +59,16 @@ class Output(NamedTuple):
 
     data: Any
     holds: bool = True
+
+
+class Written(enum.Enum):
+    """Stands beside an option that names what the command will write: a file, or a folder of them.
+
+    Whether it can be is found out before the work, which may take minutes.
+    """
+
+    FILE = "file"
+    FOLDER = "folder"
 
 
 class Program(typer.Typer):
@@ -116,11 +129,19 @@ def _program(
 
 def _as_command(function: Callable[..., Output]) -> Callable[..., None]:
     """What typer is given: the function, and the options of every command."""
+    own = inspect.signature(function, eval_str=True)
+    kinds = {name: _written(parameter) for name, parameter in own.parameters.items()}
 
     @functools.wraps(function)
     def command(*, as_json: bool, quiet: bool, verbose: bool, **arguments: Any) -> None:
-        paths = [value for value in arguments.values() if isinstance(value, Path)]
-        with _speaking(as_json, quiet, verbose), _errors_explained(paths):
+        paths = {name: value for name, value in arguments.items() if isinstance(value, Path)}
+        written = {path: kind for name, path in paths.items() if (kind := kinds[name])}
+        with (
+            _speaking(as_json, quiet, verbose),
+            _errors_explained(list(paths.values()), list(written)),
+        ):
+            for path, kind in written.items():
+                _make_sure_it_can_be_written(path, kind)
             output = function(**arguments)
             if as_json:
                 text = json.dumps(plain(output.data), indent=1, allow_nan=False)
@@ -128,11 +149,36 @@ def _as_command(function: Callable[..., Output]) -> Callable[..., None]:
             if not output.holds:
                 raise typer.Exit(FAILURE)
 
-    own = inspect.signature(function, eval_str=True)
     parameters = [*own.parameters.values(), *_COMMON]
     named = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     command.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]
     return command
+
+
+def _written(parameter: inspect.Parameter) -> Written | None:
+    marks = getattr(parameter.annotation, "__metadata__", ())
+    return next((mark for mark in marks if isinstance(mark, Written)), None)
+
+
+def _make_sure_it_can_be_written(path: Path, kind: Written) -> None:
+    """Refuse what could not be written after all the work; make the folder that a file goes to.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written, or is a folder in place of a file or the other way round.
+    """
+    if kind is Written.FILE and path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder; name a file in it", str(path))
+    if kind is Written.FOLDER and path.exists() and not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "is a file; name a folder", str(path))
+    if kind is Written.FILE:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    there = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not there.is_dir() and there != path:
+        raise NotADirectoryError(errno.ENOTDIR, "is a file; name another folder", str(there))
+    if not os.access(there, os.W_OK):
+        raise PermissionError(errno.EACCES, "cannot be written to; name another place", str(there))
 
 
 def _flag(name: str, *words: str, text: str) -> inspect.Parameter:
@@ -182,13 +228,15 @@ def _cpu_s() -> float:
 
 
 @contextlib.contextmanager
-def _errors_explained(paths: list[Path]) -> Iterator[None]:
+def _errors_explained(paths: list[Path], written: list[Path]) -> Iterator[None]:
     """Turn an expected error into one line on stderr and an exit code.
 
     Parameters
     ----------
     paths
         What the command was given: one that is missing may be misspelt.
+    written
+        Where it writes: of a full disk the system says no more than that it is full.
     """
     try:
         yield
@@ -198,7 +246,7 @@ def _errors_explained(paths: list[Path]) -> Iterator[None]:
         _explain("error", error, paths)
         raise typer.Exit(MISUSE) from None
     except (OSError, RuntimeError) as error:
-        _explain("failed", error, paths)
+        _explain("failed", error, paths, written)
         raise typer.Exit(FAILURE) from None
     except KeyboardInterrupt as interrupt:
         said = str(interrupt) or "everything was stopped and cleaned up"
@@ -206,10 +254,14 @@ def _errors_explained(paths: list[Path]) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _explain(what: str, error: Exception, paths: list[Path]) -> None:
+def _explain(what: str, error: Exception, paths: list[Path], written: Sequence[Path] = ()) -> None:
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, OSError) and error.filename:
         text = f"{error.filename}: {text}"
+    elif isinstance(error, OSError) and error.errno == errno.ENOSPC and written:
+        text += f"; it writes to {', '.join(map(str, written))}"
+    if "No module named 'torch'" in text:
+        text += f"; {how_to_add('torch')}"
     text += _meant(text, [*paths, *_missing(error)])
     details.print(traceback.format_exc(), markup=False)
     errors.print(Text.assemble((f"{what}:", "red"), f" {text}"), soft_wrap=True)

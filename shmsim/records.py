@@ -230,6 +230,7 @@ _ROWS: Final[dict[str, type[Any]]] = {
     "cores": CoreRow,
 }
 _OPTIONAL: Final = {"slices", "cores"}  # no file means no rows
+_NAMED: Final = 3  # runs that somebody may have meant
 _ARROW_TYPES: Final = {
     int: pa.int64(),
     bool: pa.bool_(),
@@ -303,13 +304,28 @@ class RunRecords:
         try:
             meta = json.loads((folder / "meta.json").read_text())
         except OSError as error:
-            raise ValueError(f"{folder} holds no records: {error}") from None
+            raise ValueError(
+                f"{folder} holds no records: {error.strerror}: {folder / 'meta.json'}"
+                f"{_records_below(folder)}"
+            ) from None
+        except ValueError as error:
+            raise ValueError(f"{folder / 'meta.json'} is not JSON: {error}") from None
         rows = {
             name: read_rows(folder / f"{name}.parquet", row_type)
             for name, row_type in _ROWS.items()
             if name not in _OPTIONAL or (folder / f"{name}.parquet").exists()
         }
         return cls(**rows, meta=meta)
+
+
+def _records_below(folder: Path) -> str:
+    """What somebody may have meant who named the folder of several runs."""
+    found = sorted(str(path.parent) for path in folder.glob("*/*/meta.json"))
+    found += sorted(str(path.parent) for path in folder.glob("*/meta.json"))
+    if not found:
+        return ""
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return f"; below it are {', '.join(found[:_NAMED])}{more}"
 
 
 def write_rows(path: Path, row_type: type[Any], rows: Iterable[Any]) -> None:

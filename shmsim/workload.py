@@ -167,6 +167,8 @@ def read_trace(
         requests.append(Request(round(offset_ns / speed), prompt, output))
         if max_requests is not None and len(requests) == max_requests:
             break
+    if first_ns is None:
+        raise ValueError(f"{path} has a header and no row below it; a row is a request")
     if not requests:
         raise ValueError(
             f"{path}: no request in the window that starts {start_ns / S:g} s after the first row"

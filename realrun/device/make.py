@@ -11,6 +11,7 @@ from realrun.ring import RingReader
 from realrun.segment import Segment
 from realrun.spec import RunSpec
 from realrun.waiter import Source, Waiter
+from shmsim.extras import how_to_add
 from shmsim.tape import Tape
 from shmsim.wait import DEVICE_DONE
 
@@ -55,8 +56,8 @@ def make_device(
         import torch
     except ModuleNotFoundError:
         raise RuntimeError(
-            f'device.kind = "{config.kind}" needs torch, which is not installed here; '
-            "pip install 'shmsim[torch]', or leave device.kind out for the echo device"
+            f'device.kind = "{config.kind}" needs torch, which is not installed here; leave '
+            f"device.kind out for the echo device, or install torch, {how_to_add('torch')}"
         ) from None
     if config.kind == "cuda":
         from realrun.device.cuda import CudaDevice

@@ -41,6 +41,8 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
         If the folder holds nothing of this kind, or its files are damaged.
     """
     make = next((m for name, m in _PAGES.items() if (folder / name).is_file()), None)
+    if make is None and folder.name in _PAGES and folder.is_file():
+        raise ValueError(f"{folder} is a file of a run; name its folder, {folder.parent}")
     if make is None:
         raise ValueError(
             f"{folder} holds none of {', '.join(_PAGES)}; name a folder that 'realrun validate', "

@@ -9,7 +9,14 @@ from rich.table import Table
 
 from shmsim.arena_sizing.retention import HOLDS, CopyTime, Retention, retention_of
 from shmsim.arena_sizing.workloads import WORKLOADS, named_workload
-from shmsim.console import Bar, complete_profile, console, load_or_default, load_profile
+from shmsim.console import (
+    Bar,
+    complete_profile,
+    console,
+    load_or_default,
+    load_profile,
+    print_uncut,
+)
 from shmsim.program import Output
 from shmsim.routing import MIB, VLLM_ARENA, ArenaPlan
 from shmsim.units import format_ns
@@ -151,14 +158,14 @@ def arena_command(
         own = config.payload.plan
         plans.append(("config", own, replay(own, payloads)))
     plans.append(("smallest", found.plan, found.usage))
-    console.print(arena_table(plans))
+    print_uncut(arena_table(plans))
     for line in remarks(plans, payloads, config.engine.workers):
         console.print(line, markup=False)
     if len(each) > 1:
-        console.print(threshold_table(each, config.engine.workers))
+        print_uncut(threshold_table(each, config.engine.workers))
     offered = payloads.of_at_least(divert_bytes)
     if offered.n:
-        console.print(growth_table(offered))
+        print_uncut(growth_table(offered))
     console.print(config_text(found.plan), markup=False)
     return Output(
         {

@@ -265,7 +265,8 @@ def load_engine(name: str) -> Engine:
     """
     if name not in engine_names():
         raise ValueError(
-            f"nobody looked up what engine {name!r} can be told{instead(name, engine_names())}"
+            f"nobody looked up what engine {name!r} can be told"
+            f"{instead(name, engine_names())}; '--engine {GENERIC}' tells what to build instead"
         )
     if name == GENERIC:
         return Engine(GENERIC, "", "0", "0", "", "", "", "", (), (), None, ())

@@ -16,7 +16,7 @@ def mooncake_requests(path: Path) -> Iterator[Request]:
 
     ``timestamp`` is in ms from the start of the trace, ``hash_ids`` one number for each block of
     512 prompt tokens; equal numbers are equal prefixes. The model has no prefix cache, so they are
-    checked and not used.
+    checked and not used, and may be absent.
 
     Raises
     ------
@@ -35,6 +35,8 @@ def mooncake_requests(path: Path) -> Iterator[Request]:
 
 
 def _check_blocks(row: Row, prompt_tokens: int) -> None:
+    if "hash_ids" not in row:  # a log of one's own, which knows no prefixes
+        return
     ids = row.value("hash_ids")
     n_blocks = -(-prompt_tokens // BLOCK_TOKENS)
     if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: Formats by name, and what they are.
 FORMATS: Final = {
     "azure": "CSV of the Azure LLM inference traces: TIMESTAMP, ContextTokens, GeneratedTokens",
-    "mooncake": "JSONL of Mooncake: timestamp (ms), input_length, output_length, hash_ids",
+    "mooncake": "JSONL of Mooncake: timestamp (ms), input_length, output_length; hash_ids or not",
     "vllm-requests": "JSONL of a vLLM request log: arrival_time, input_toks, output_toks, ...",
     "vllm-bench": "JSON of vllm bench serve --save-result --save-detailed",
 }
@@ -132,12 +132,16 @@ def recognise(path: Path) -> str:
         found = None
     if isinstance(found, dict):
         for name, key in (
-            ("mooncake", "hash_ids"),
+            ("mooncake", "input_length"),
             ("vllm-requests", "arrival_time"),
             ("vllm-bench", "model_id"),
         ):
             if key in found:
                 return name
+    if not first.strip():
+        raise InputError(
+            f"{path} is empty, or its first line is; a trace has a request in each row"
+        )
     known = "; ".join(f"{name} ({what})" for name, what in FORMATS.items())
     raise InputError(
         f"{path} is in no trace format that is known: {known}. It begins {first[:60]!r}"

@@ -675,9 +675,7 @@ def test_noise_gives_no_other_error(stream):
 
 @pytest.fixture(scope="module")
 def torch():
-    return pytest.importorskip(
-        "torch", reason="torch is an extra that is not installed: pip install 'shmsim[torch]'"
-    )
+    return pytest.importorskip("torch", reason="torch is an extra that is not installed")
 
 
 def bytes_of(torch, tensor):

@@ -102,3 +102,8 @@ def test_versions_are_compared_by_their_numbers():
 def test_a_version_that_came_after_the_table_is_told():
     assert load_engine("vllm").at("0.99.0").is_newer_than_the_table
     assert not load_engine("vllm").at("0.33.0").is_newer_than_the_table
+
+
+def test_who_has_an_engine_that_is_not_in_a_table_is_told_of_the_generic_one():
+    with pytest.raises(ValueError, match=f"'tensorrt-llm'.*'--engine {GENERIC}'"):
+        load_engine("tensorrt-llm")

@@ -238,7 +238,28 @@ def test_every_format_is_recognised_by_what_stands_in_the_file(stored, tmp_path)
         assert read_workload(path) == read_workload(path, name)
 
 
-@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", '{"a": 1}\n', "[1]\n", "{\n"])
+def test_a_log_of_ones_own_needs_no_hash_ids(stored):
+    own = [{"timestamp": 400 * i, "input_length": 90, "output_length": 4} for i in range(2)]
+    loaded = read_workload(stored(own))
+    assert loaded.value.requests == (Request(0, 90, 4), Request(400 * MS, 90, 4))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "what is empty, or its first line is"),
+        ("\na,b\n", "what is empty, or its first line is"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "a header and no row below it"),
+    ],
+)
+def test_a_trace_without_a_request_is_told_to_have_none(tmp_path, text, message):
+    path = tmp_path / "what"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_workload(path)
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", '{"a": 1}\n', "[1]\n", "{\n"])
 def test_a_file_of_no_known_format_is_refused_with_those_that_are(tmp_path, text):
     path = tmp_path / "what"
     path.write_text(text)

@@ -1,6 +1,7 @@
 """What every command of both programs has: options, one answer, exit codes."""
 
 import enum
+import errno
 import json
 import os
 import pty
@@ -8,7 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from shmsim.console import console, details, diagnostics, load_policies
 from shmsim.policies import Park
 from shmsim.policy_file import write_policy
 from shmsim.profile import MachineProfile
-from shmsim.program import EXIT_CODES, Output, Program, plain
+from shmsim.program import EXIT_CODES, Output, Program, Written, plain
 from tests.report_folders import records_of, write_validation
 from tests.vllm.comparisons import write_stored
 from tests.vllm.traces import write_engine
@@ -406,3 +407,120 @@ def test_kinds_of_policies_are_not_cut_in_a_narrow_terminal():
         env={**os.environ, "COLUMNS": "60"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "\u2026" not in done.stdout
+
+
+SIX = """
+from rich.table import Table
+from shmsim.console import print_uncut
+table = Table("policy", *(f"figure {i} in ms" for i in range(6)))
+table.add_row("step-ahead-rehearsed", *(f"1234.{i} ± 0.5" for i in range(6)))
+print_uncut(table)
+"""
+
+
+@pytest.mark.parametrize("columns", [20, 45, 60, 80, 200])
+def test_a_table_is_printed_in_parts_before_a_name_or_number_is_cut(columns):
+    done = subprocess.run(
+        [sys.executable, "-c", SIX],
+        env={**os.environ, "COLUMNS": str(columns)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert [i for i in range(6) if f"1234.{i} ± 0.5" in done.stdout] == list(range(6))
+    parts = done.stdout.count("step-ahead-rehearsed")
+    assert parts == {20: 6, 45: 6, 60: 3, 80: 2, 200: 1}[columns]
+    assert columns < 45 or max(map(len, lines)) <= columns
+
+
+def test_into_a_pipe_a_table_goes_in_one_piece():
+    without = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    done = subprocess.run(
+        [sys.executable, "-c", SIX.replace("range(6)", "range(16)")],
+        env=without, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.count("step-ahead-rehearsed") == 1
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("ascii", "+-0.5 us"), ("latin-1", "±0.5 µs")])
+def test_what_an_encoding_lacks_is_spelt_with_what_it_has(encoding, shown):
+    done = subprocess.run(
+        [sys.executable, "-c", "from shmsim.console import console; console.print('→ ±0.5 µs')"],
+        env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.decode(encoding) == f"-> {shown}\n"
+
+
+WRITING = {"out", "claims", "claims_path", "runs", "steps"}
+
+
+def test_every_option_that_names_what_is_written_says_so():
+    """So that it is tried before minutes of work, and not after."""
+    beside_vllm = {name for name in COMMANDS if name.startswith("realrun vllm-")}  # not yet
+    for name in COMMANDS.keys() - beside_vllm:
+        command = COMMANDS[name]
+        marked = command.callback.__signature__.parameters.values()
+        of_paths = [p for p in marked if p.name in WRITING and "Path" in str(p.annotation)]
+        for parameter in of_paths:
+            assert "Written" in str(parameter.annotation), f"{name}: {parameter.name}"
+
+
+def writing(kind):
+    def command(out: Annotated[Path, typer.Option(), kind]) -> Output:
+        console.print("worked for minutes")
+        return Output(out)
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "message"),
+    [
+        (Written.FILE, "folder", "folder: is a folder; name a file in it"),
+        (Written.FOLDER, "file", "file: is a file; name a folder"),
+        (Written.FOLDER, "file/below/it", "file: is a file; name another folder"),
+        (Written.FILE, "/proc/none/x.json", "/proc/none: "),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_the_work(tmp_path, kind, place, message):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    done = run_toy(writing(kind), "--out", str(tmp_path / place))
+    assert done.exit_code == 1
+    assert message in done.stderr
+    assert "worked" not in done.stdout
+
+
+@pytest.mark.parametrize("kind", list(Written))
+def test_a_place_that_is_closed_to_us_is_refused_before_the_work(tmp_path, kind, monkeypatch):
+    # The superuser may write everywhere but where a file system is read-only, which is asked here.
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    done = run_toy(writing(kind), "--out", str(tmp_path / "x"))
+    assert done.exit_code == 1
+    assert "cannot be written to; name another place" in done.stderr
+    assert "worked" not in done.stdout
+
+
+def test_a_file_is_written_into_a_folder_that_was_not_there(tmp_path):
+    assert run_toy(writing(Written.FILE), "--out", str(tmp_path / "new" / "x")).exit_code == 0
+    assert (tmp_path / "new").is_dir()
+
+
+def test_of_a_full_disk_it_is_said_where_it_was_written_to(tmp_path):
+    def full(out: Annotated[Path, typer.Option(), Written.FILE]) -> Output:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    done = run_toy(full, "--out", str(tmp_path / "x"))
+    assert f"No space left on device; it writes to {tmp_path / 'x'}" in done.stderr.replace(
+        "\n", ""
+    )
+
+
+def test_torch_that_is_not_there_is_told_how_to_come_by():
+    def computes() -> Output:
+        raise RuntimeError("the GPU cannot be used: ModuleNotFoundError: No module named 'torch'")
+
+    assert "install -c constraints.txt -e '.[torch]'" in run_toy(computes).stderr
+
+
+def test_policies_are_described_without_marks_of_a_docstring():
+    done = CliRunner().invoke(shmsim_app, ["policies"])
+    assert not re.search(r"[`*]", done.stdout.replace("--policy", ""))

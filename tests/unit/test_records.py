@@ -137,3 +137,17 @@ def test_a_column_is_an_array_of_integers():
     drawn = column([StepRow(*range(9)), StepRow(*range(10, 19))], "published_ns")
     assert drawn.tolist() == [4, 14]
     assert drawn.dtype.name == "int64"
+
+
+def test_the_folder_of_several_runs_is_told_which_they_are(tmp_path):
+    for index in range(5):
+        RunRecords(meta={}).write(tmp_path / "records" / f"spin-{index}")
+    with pytest.raises(ValueError, match=r"below it are .*records/spin-0, .*spin-2 and 2 more"):
+        RunRecords.read(tmp_path)
+
+
+def test_facts_of_a_run_that_are_cut_off_are_named(tmp_path):
+    RunRecords(meta={}).write(tmp_path)
+    (tmp_path / "meta.json").write_text("{")
+    with pytest.raises(ValueError, match=r"meta\.json is not JSON"):
+        RunRecords.read(tmp_path)

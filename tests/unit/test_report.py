@@ -351,3 +351,9 @@ def test_the_command_refuses_a_folder_without_results(tmp_path):
     done = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert done.exit_code == 2
     assert not list(tmp_path.iterdir())
+
+
+def test_who_names_a_file_of_a_run_is_told_its_folder(tmp_path):
+    write_validation(tmp_path)
+    with pytest.raises(ValueError, match=f"is a file of a run; name its folder, {tmp_path}"):
+        write_report(tmp_path / "validation.json")

@@ -81,3 +81,17 @@ def test_the_table_says_what_a_hit_does_not_show():
     assert "that a smaller effect was foreseen it does not show" in str(
         validation_table(validation(DEMO)).caption
     )
+
+
+def test_cores_that_differ_between_runs_as_much_as_they_are_saved_are_told_to():
+    """A virtual machine that is stopped for ten seconds takes a spinner's core out of one run."""
+    calm = validation(DEMO)
+    assert "Cores differ" not in verdict(calm, "tuned", "spin")
+    stopped = tuple(
+        replace(each, summary=each.summary._replace(scheduler_cores=0.03))
+        if (each.world, each.policy, each.repeat) == ("machine", "spin", 1)
+        else each
+        for each in calm.outcomes
+    )
+    words = verdict(replace(calm, outcomes=stopped), "tuned", "spin")
+    assert "Cores differ by \u00b10.48 from run to run" in words

@@ -180,7 +180,7 @@ def test_at_most_so_many_requests_are_taken_and_what_follows_is_not_even_read(tr
             "'2023-11-16 18:15:46.6805900'",
         ),
         (HEADER + ",1,1\n", "trace.csv, line 2: TIMESTAMP '' is no date and time"),
-        (HEADER, "trace.csv: no request in the window that starts 0 s after the first row"),
+        (HEADER, "trace.csv has a header and no row below it"),
     ],
 )
 def test_what_is_wrong_in_a_trace_is_named_with_its_line_and_the_way_out(trace, text, message):
