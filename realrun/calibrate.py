@@ -197,7 +197,7 @@ def _measure_rests(samples: _Samples, doorbell: str, partner_core: int, report: 
         partner = subprocess.Popen(
             [sys.executable, "-m", "realrun.partner", segment.ticket.to_json(), str(partner_core)],
             pass_fds=segment.ticket.fds,
-            start_new_session=True,
+            process_group=0,
         )
         previous = signal.signal(signal.SIGCHLD, _partner_died)
         try:

@@ -146,14 +146,15 @@ class _Child:
         self._log = folder / f"{process}.log"
         command = [sys.executable, "-m", "realrun.child", str(process), str(spec_path)]
         with self._log.open("wb") as log:
-            # A session of its own: Ctrl-C reaches the parent alone, which stops the rest in order.
+            # A group of its own: Ctrl-C reaches the parent alone, which stops the rest in order. A
+            # session of its own would be an autogroup: sched_yield leaves the core to none outside.
             self.popen = subprocess.Popen(
                 [*command, segment.ticket.to_json(), str(folder / str(process))],
                 pass_fds=segment.ticket.fds,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                process_group=0,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
 

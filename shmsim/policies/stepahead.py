@@ -42,6 +42,9 @@ _REST: Final = 16  # undecided waits in a row, where deciding costs more than it
 _HOLD: Final = 16.0  # waits to park for once the core was taken away
 _LONGER: Final = 4.0  # times as many, where it is taken away again soon
 _LONGEST_HOLD: Final = 512.0
+_SOONEST: Final = 0.75  # wake latencies: who was kept from its core publishes
+_RIGHT_AFTER: Final = 2.5  # between so many behind the end of the spin
+_BLOCKING: Final = 3.0  # spins in vain that ended so, less those that did not
 _FORGOTTEN: Final = 1.0 / 185.0  # of a hold with each wait that kept its core: half in 128
 
 
@@ -67,6 +70,8 @@ class Known(NamedTuple):
         penalty, and for as long as the clamp allows; parking costs 1.
     hold
         For how many waits it parked when the core was taken away, forgotten wait by wait.
+    blocking
+        Spins in vain right behind which the event came, less half of those behind which it did not.
     """
 
     n: int
@@ -79,9 +84,10 @@ class Known(NamedTuple):
     short: float
     long: float
     hold: float
+    blocking: float
 
 
-UNKNOWN: Final = Known(0, first_line(0.0), _WIDE, 0, -1.0, -1.0, 0.5, 1.0, 1.0, 0.0)
+UNKNOWN: Final = Known(0, first_line(0.0), _WIDE, 0, -1.0, -1.0, 0.5, 1.0, 1.0, 0.0, 0.0)
 
 
 class StepAhead(NamedTuple):
@@ -156,7 +162,9 @@ class StepAhead(NamedTuple):
             return self
         rest, held = self.learnt_rest, self.learnt_held
         hold = known.hold
-        if outcome.preempted > 0:
+        blocking = still_blocking(known, ctx.costs, outcome)
+        if outcome.preempted > 0 or blocking >= _BLOCKING:
+            blocking = 0.0
             hold = _LONGER * hold
             if hold < _HOLD:
                 hold = _HOLD
@@ -171,9 +179,20 @@ class StepAhead(NamedTuple):
             return StepAhead(self.rehearse, self.clamp, known, rest - 1, 0)
         else:
             hold -= hold * _FORGOTTEN
-        known = learn(known, ctx, outcome, self.clamp, hold, rest > 0)
+        known = learn(known, ctx, outcome, self.clamp, hold, blocking, rest > 0)
         rest = _REST if held == 0 and is_idle(known, ctx.costs, self.clamp) else 0
         return StepAhead(self.rehearse, self.clamp, known, rest, held)
+
+
+def still_blocking(known: Known, costs: WaitCosts, outcome: WaitOutcome) -> float:
+    """`Known.blocking` after one more wait."""
+    if outcome.stage != 1 or not outcome.belled:
+        return known.blocking  # it did not spin from the start, or not in vain
+    behind_ns = float(outcome.published_after_ns - outcome.cpu_ns.first)
+    wake_ns = float(costs.wake_latency_ns)
+    if _SOONEST * wake_ns < behind_ns < _RIGHT_AFTER * wake_ns:
+        return known.blocking + 1.0
+    return known.blocking - 1.0 if known.blocking > 1.0 else 0.0
 
 
 class Undecided(NamedTuple):
@@ -264,6 +283,7 @@ def learn(
     outcome: WaitOutcome,
     clamp: float,
     hold: float,
+    blocking: float,
     has_rested: bool,
 ) -> Known:
     """What is known after one more wait."""
@@ -277,7 +297,17 @@ def learn(
     if known.n == 0:
         line = first_line(clipped(wait_ns))
         return Known(
-            1, line, _WIDE, 0, late_ns, known.wake_ns, known.own, known.short, known.long, hold
+            1,
+            line,
+            _WIDE,
+            0,
+            late_ns,
+            known.wake_ns,
+            known.own,
+            known.short,
+            known.long,
+            hold,
+            blocking,
         )
     x = features_of(ctx)
     mean_ns = expectation_ns(known, x)
@@ -327,6 +357,7 @@ def learn(
                 short,
                 long,
                 hold,
+                blocking,
             )
         if off > most:
             off = most
@@ -340,7 +371,7 @@ def learn(
     if weight < _MEMORY:
         weight = _MEMORY
     spread = learn_spread(spread, off, is_stray, weight)
-    return Known(n, line, spread, run, late_ns, wake_ns, own, short, long, hold)
+    return Known(n, line, spread, run, late_ns, wake_ns, own, short, long, hold, blocking)
 
 
 class Weighed(NamedTuple):

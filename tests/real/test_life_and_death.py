@@ -99,6 +99,20 @@ def test_who_sleeps_for_ever_leaves_by_itself_when_told_to(monkeypatch, process)
         run_once(spec(config(2, **LONG), Park()), Killer(process))
 
 
+def test_processes_share_cores_as_those_of_one_program_do_and_ctrl_c_is_for_the_launcher_alone():
+    # A session is an autogroup where no cgroup says otherwise: with one for each process, a
+    # sched_yield leaves the core to nobody of the others.
+    ids = set()
+
+    def look(_n_steps: int) -> None:
+        ids.update((os.getsid(pid), os.getpgid(pid)) for pid in children())
+
+    run_once(spec(config(2)), look)
+    assert {session for session, _ in ids} == {os.getsid(0)}
+    assert len(ids) == 3
+    assert os.getpgid(0) not in {group for _, group in ids}
+
+
 @pytest.fixture
 def launcher(request):
     """A launcher in a process of its own, and its children."""

@@ -250,6 +250,34 @@ def test_a_core_taken_again_and_again_parks_ever_more_waits_and_is_forgotten_slo
     assert n == 16
 
 
+def spun_in_vain(behind_us, spun_us=400):
+    """A wait that was spun through from the start, given up, and over so long after."""
+    cpu = StageCpu(spun_us * US, COSTS.block_cpu_ns, 0, 0)
+    published_ns = (spun_us + behind_us) * US
+    return WaitOutcome(published_ns, published_ns + COSTS.wake_latency_ns, 1, cpu, 0, True, 0)
+
+
+@pytest.mark.parametrize("spun_us", [50, 400, 2400])
+def test_who_finds_that_events_come_once_it_stops_looking_parks_the_next_waits(spun_us):
+    # As where its spin holds the core that the publisher needs, which is nowhere counted.
+    policy = learnt()
+    for _ in range(3):
+        assert policy.plan(context()) != only(PARK)
+        policy = policy.after(context(), spun_in_vain(80, spun_us))
+    for _ in range(16):
+        assert policy.plan(context()) == only(PARK)
+        policy = policy.after(context(), outcome(2 * MS))
+    assert policy.learnt_held == 0
+
+
+@pytest.mark.parametrize("behind_us", [[10], [300], [80, 80, 10, 300]])
+def test_events_that_come_at_any_time_are_held_up_by_nobody(behind_us):
+    policy = learnt()
+    for i in range(40):
+        policy = policy.after(context(), spun_in_vain(behind_us[i % len(behind_us)]))
+        assert policy.learnt_held == 0
+
+
 CHEAP = COSTS._replace(delay_price=1.0)
 
 
