@@ -57,6 +57,10 @@ _MEET_NS: Final = 200 * US  # from the end of a doze to the publication that end
 _START_LIMIT_S: Final = 30.0
 _LONG_NS: Final = 100 * MS
 _TOO_BUSY: Final = "this box is too busy to calibrate"
+_WAY_OUT: Final = (
+    "stop what runs beside ('top' shows it) and try again; '-p vm-2cpu', a profile that comes "
+    "along, predicts without measuring"
+)
 #: A wake-up on an idle core queues for microseconds, and the kernel's own threads take less than a
 #: thousandth of a core; more than this means that somebody else was there.
 _STOLEN_LIMIT_NS: Final = 100 * US
@@ -159,10 +163,7 @@ def calibrate(
     report("done", 1.0)
     empty = [name for name, (by, _) in COSTS.items() if by != "policy" and not samples.has(name)]
     if empty:
-        raise RuntimeError(
-            f"{_TOO_BUSY}: no undisturbed sample of {', '.join(empty)}; stop what runs beside and "
-            "try again"
-        )
+        raise RuntimeError(f"{_TOO_BUSY}: no undisturbed sample of {', '.join(empty)}; {_WAY_OUT}")
     required = [name for name, (by, _) in COSTS.items() if by != "policy"]
     found = [*required, *filter(samples.has, OPTIONAL_COSTS)]
     costs = {name: samples.curve(name) for name in found}
@@ -303,7 +304,7 @@ class _Rests:
         if self._n_given_up > self._n_tried / 2:
             raise RuntimeError(
                 f"{_TOO_BUSY}: in {self._n_given_up} of {self._n_tried} measurements another "
-                "process took the core; stop what runs beside and try again"
+                f"process took the core; {_WAY_OUT}"
             )
 
     @staticmethod

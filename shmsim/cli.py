@@ -451,8 +451,13 @@ def profile_table(profile: "MachineProfile") -> Table:
     )
     table.add_column("cost")
     table.add_column("at", justify="right")
-    for label in ("n", "median", "95 % interval", "p90", "p99", "replicates' medians"):
+    for label in ("n", "median", "95 % interval", "p90", "p99"):
         table.add_column(label, justify="right")
+    # Profiles that come along are thinned, and keep no replicates.
+    points = [point for curve in profile.costs.values() for point in curve.points]
+    has_replicates = any(len(set(point.replicates)) > 1 for point in points)
+    if has_replicates:
+        table.add_column("replicates' medians", justify="right")
     for name, curve in profile.costs.items():
         for x, point in zip(curve.xs, curve.points, strict=True):
             at = format_ns(x) if curve.by == "asleep_ns" else f"{_plainly(x)} {curve.by}"
@@ -465,7 +470,7 @@ def profile_table(profile: "MachineProfile") -> Table:
                 f"{format_ns(point.low)} to {format_ns(point.high)}",
                 format_ns(point.at(0.9)),
                 format_ns(point.at(0.99)),
-                spread,
+                *([spread] if has_replicates else []),
             )
     return table
 

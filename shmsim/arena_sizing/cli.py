@@ -297,7 +297,7 @@ def remarks(
     for name, _, usage in plans:
         copies = copies_of(usage, n_readers, by_socket=True)
         lines.append(
-            f"copied for {n_readers} readers, MiB a payload: {name} "
+            f"MiB copied a payload, with readers: {n_readers}: {name} "
             f"{copies.with_arena / per_payload:.3g}; by socket alone "
             f"{copies.without / per_payload:.3g}"
         )

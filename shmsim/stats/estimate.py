@@ -119,7 +119,7 @@ def mean_of_replications(
     n = len(found)
     if n < 2:
         value = float(found[0]) if n else math.nan
-        caveat = f"{n} replications say nothing about their spread; run at least 2"
+        caveat = f"{'one run' if n else 'no run'} says nothing about a spread; run at least 2"
         return Estimate(value, math.nan, math.nan, confidence, n, "replications", seed, caveat)
     # Of equal values rounding would leave a spread of their last bit.
     spread = 0.0 if np.ptp(found) == 0 else float(found.std(ddof=1))

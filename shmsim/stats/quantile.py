@@ -88,7 +88,8 @@ def quantile_of_sections(
     n = len(arrays)
     value = float(np.quantile(np.concatenate(arrays), p)) if n else math.nan
     if n < 2:
-        caveat = f"{n} sections say nothing about their spread; run at least 2 replications"
+        told = "one section" if n else "no section"
+        caveat = f"{told} of the values says nothing about a spread; run at least 2 replications"
         return Estimate(value, math.nan, math.nan, confidence, n, "sectioning", seed, caveat)
     each = np.array([np.quantile(found, p) for found in arrays])
     shortest = min(map(len, arrays))
@@ -96,8 +97,8 @@ def quantile_of_sections(
     if shortest * min(p, 1 - p) < _FEW_BEYOND:
         needed = math.ceil(_FEW_BEYOND / min(p, 1 - p))
         caveat = (
-            f"the shortest of {n} sections has {shortest} values; {needed} are needed for a "
-            f"quantile of {p:g}"
+            f"a quantile of {p:g} needs {needed} values in each section (a run, or a part of one), "
+            f"and the shortest of {n} has {shortest}; longer runs have more"
         )
     spread = math.sqrt(float(((each - value) ** 2).sum()) / (n - 1))
     return student(

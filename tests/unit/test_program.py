@@ -1,5 +1,6 @@
 """What every command of both programs has: options, one answer, exit codes."""
 
+import dataclasses
 import enum
 import errno
 import json
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 from realrun.cli import app as realrun_app
 from realrun.vllm.control import Control
 from shmsim.cli import app as shmsim_app
+from shmsim.cli import profile_table
 from shmsim.config import ConfigError, NamedPolicy
 from shmsim.console import console, details, diagnostics, load_policies
 from shmsim.policies import Park
@@ -399,6 +401,17 @@ def test_a_profile_is_printed_without_a_cut_name_however_narrow_the_terminal(col
     assert set(profile.costs) <= first
     assert "\u2026" not in done.stdout
     assert "e+0" not in done.stdout  # sizes are numbers of bytes
+
+
+def test_a_profile_that_keeps_no_replicates_has_no_column_of_them():
+    measured = MachineProfile.shipped("vm-2cpu")
+    labels = [column.header for column in profile_table(measured).columns]
+    assert labels == ["cost", "at", "n", "median", "95 % interval", "p90", "p99"]
+    name, curve = next(iter(measured.costs.items()))
+    points = tuple(point._replace(replicates=(1.0, 2.0)) for point in curve.points)
+    costs = {**measured.costs, name: curve._replace(points=points)}
+    whole = profile_table(dataclasses.replace(measured, costs=costs))
+    assert whole.columns[-1].header == "replicates' medians"
 
 
 def test_kinds_of_policies_are_not_cut_in_a_narrow_terminal():
