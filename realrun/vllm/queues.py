@@ -100,6 +100,14 @@ class _Context:
             self.generator.throw(error)
         except StopIteration:
             return True
+        except BaseException as raised:
+            if raised is not error:
+                raise
+            # As ``contextlib`` does. With this frame in it the error's traceback would be a cycle
+            # that holds all its frames and their queue, for the collector to end; and before 0.32
+            # that hangs in pyzmq, which ends the context of sockets that are open.
+            error.__traceback__ = trace
+            return False
         raise RuntimeError("vLLM's queue goes on after an error")
 
     def _done(self) -> None:

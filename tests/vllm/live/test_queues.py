@@ -22,6 +22,7 @@ pytestmark = [
         importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here"
     ),
     pytest.mark.filterwarnings("default"),
+    pytest.mark.usefixtures("imported"),
 ]
 POLICIES = ["park", "spin", "step-ahead", "wake-ahead", "forks-2ms", "poll-100us"]
 PARK = (Arm("park", PRESETS["park"]),)
