@@ -316,10 +316,12 @@ class MachineProfile:
             raise ValueError(f"{path} is not JSON: {error}") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise ValueError(f'{path} is not a profile: it lacks "format": "{FORMAT}"')
-        if content.get("version") != VERSION:
+        version = content.get("version")
+        if version != VERSION:
+            is_newer = isinstance(version, int) and version > VERSION
             raise ValueError(
-                f"{path} is a profile of version {content.get('version')}, this program reads "
-                f"version {VERSION}; calibrate again"
+                f"{path} is a profile of version {version}, this program reads version {VERSION}; "
+                + ("update this program" if is_newer else "calibrate again")
             )
         try:
             costs = {name: _curve(name, curve) for name, curve in content["costs"].items()}

@@ -14,8 +14,9 @@ from shmsim.console import (
     console,
     load_policies,
     load_profile,
+    print_uncut,
 )
-from shmsim.program import Output, Program
+from shmsim.program import Output, Program, Written
 from shmsim.wait import TYPICAL_COSTS
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ def import_command(
         Path, typer.Argument(metavar="DIR", help="REALRUN_VLLM_TRACE of the engine.")
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Where the run is stored; else DIR/run.")
+        Path | None,
+        typer.Option("--out", "-o", help="Where the run is stored; else DIR/run."),
+        Written.FOLDER,
     ] = None,
     profile: Annotated[
         Path | None,
@@ -74,7 +77,7 @@ def import_command(
         engine_profile(load_profile(profile), facts).write(out / "profile.json")
         (out / "config.toml").write_text(engine_config(facts, len(usable_cores())))
     found = shares(traces)
-    console.print(shares_table(found))
+    print_uncut(shares_table(found))
     console.print(f"{len(records.steps)} steps: {out} (records, timeline.json.gz)", markup=False)
     return Output({"folder": out, "steps": len(records.steps), "shares": found})
 
@@ -101,7 +104,7 @@ def switch_command(
     mapped = Control.open(control, 0)
     if arm is not None:
         mapped.arm = arm
-    console.print(counters_table(mapped))
+    print_uncut(counters_table(mapped))
     console.print(f"in force: {mapped.arm}")
     return Output({"in_force": mapped.arm, "processes": mapped.read()})
 
@@ -163,10 +166,12 @@ def ab_command(
             help="Folder for one comparison, in place of the one that is there; else one named by "
             "the cell in runs/vllm-ab.",
         ),
+        Written.FOLDER,
     ] = None,
     claims_path: Annotated[
         Path | None,
         typer.Option("--claims", metavar="FILE", help="Claims file, for shmsim claims."),
+        Written.FILE,
     ] = None,
 ) -> Output:
     """Run ways to wait against each other in a live vLLM, and hold each against vLLM's own.
@@ -286,6 +291,7 @@ def predict_command(
     claims_path: Annotated[
         Path | None,
         typer.Option("--claims", metavar="FILE", help="Claims file, for shmsim claims."),
+        Written.FILE,
     ] = None,
 ) -> Output:
     """Predict every arm of a stored comparison from records of vLLM's own waiting.

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shmsim.console import Bar, console
-from shmsim.program import Output
+from shmsim.program import Output, Written
 
 _WINDOWS = ["0ms", "0.5ms", "1ms", "2ms"]
 
@@ -36,10 +36,12 @@ def soak_command(
     out: Annotated[
         Path,
         typer.Option("--out", "-o", help="Folder for results; a later call goes on with them."),
+        Written.FOLDER,
     ] = Path("runs/vllm-soak"),
     claims_path: Annotated[
         Path | None,
         typer.Option("--claims", metavar="FILE", help="Claims file, for shmsim claims."),
+        Written.FILE,
     ] = None,
 ) -> Output:
     """Count stalls of a live vLLM that sleeps early: on our bell there must be none.

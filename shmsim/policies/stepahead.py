@@ -101,8 +101,10 @@ class StepAhead(NamedTuple):
     and 7; nobody was found to have built it.
 
     Guards: an arrival (``pending`` false) parks at once and teaches nothing. It spins for at most
-    ``B / clamp``. A taken core parks the next sixteen waits, four times as many each time it is
-    taken again soon: who looks on a crowded box loses the core that its work needs. A timer
+    ``B / clamp``. A core that was taken for longer than B parks the next sixteen waits, four times
+    as many each time it is taken again soon: who looks on a crowded box loses the core that its
+    work needs. So do events that come right behind spins in vain: the publisher needed the core.
+    A timer
     later than a fifth of the wait is not used. Three strays in a row on one side are a change of
     level: the line is reopened, and begun anew where waits have become eight times as long.
     And as the stamp tells what each way would have cost, it parks, or spins for as long as it
@@ -163,7 +165,7 @@ class StepAhead(NamedTuple):
         rest, held = self.learnt_rest, self.learnt_held
         hold = known.hold
         blocking = still_blocking(known, ctx.costs, outcome)
-        if outcome.preempted > 0 or blocking >= _BLOCKING:
+        if is_crowded(ctx.costs, outcome) or blocking >= _BLOCKING:
             blocking = 0.0
             hold = _LONGER * hold
             if hold < _HOLD:
@@ -182,6 +184,17 @@ class StepAhead(NamedTuple):
         known = learn(known, ctx, outcome, self.clamp, hold, blocking, rest > 0)
         rest = _REST if held == 0 and is_idle(known, ctx.costs, self.clamp) else 0
         return StepAhead(self.rehearse, self.clamp, known, rest, held)
+
+
+def is_crowded(costs: WaitCosts, outcome: WaitOutcome) -> bool:
+    """Whether its core was taken from it for long enough to make looking dearer than parking.
+
+    A kernel thread or the hypervisor takes it for some tens of microseconds now and then, which
+    costs less than not to look for the next waits.
+    """
+    begun_ns = outcome.published_after_ns if outcome.published_after_ns > 0 else 0
+    late_ns = outcome.seen_after_ns - begun_ns
+    return outcome.preempted > 0 and late_ns > block_penalty_ns(costs)
 
 
 def still_blocking(known: Known, costs: WaitCosts, outcome: WaitOutcome) -> float:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, Self, TypeVar
 
+from shmsim.extras import how_to_add
 from shmsim.sim.fingerprint import differences, fingerprint
 from shmsim.sweep.key import check_engine
 
@@ -64,7 +65,7 @@ class Cluster:
             from distributed.comm import get_address_host_port
         except ModuleNotFoundError:
             raise RuntimeError(
-                "a cluster needs Dask, here and on its machines: pip install 'shmsim[cluster]'"
+                f"a cluster needs Dask, here and on its machines; {how_to_add('cluster')}"
             ) from None
         self._address = _address(address)
         self._patience_s = patience_s

@@ -223,8 +223,11 @@ def test_the_first_wait_is_spun_for_a_penalty_and_an_arrival_parks_and_teaches_n
     assert policy.after(context(pending=False), outcome(S)) == policy
 
 
+TAKEN = outcome(2 * MS, 4 * MS, preempted=1)
+
+
 def test_a_taken_core_parks_the_next_waits():
-    policy = learnt().after(context(), outcome(2 * MS, preempted=1))
+    policy = learnt().after(context(), TAKEN)
     for _ in range(16):
         assert policy.plan(context()) == only(PARK)
         policy = policy.after(context(), outcome(2 * MS))
@@ -241,13 +244,21 @@ def test_a_core_taken_again_and_again_parks_ever_more_waits_and_is_forgotten_slo
 
     policy, holds = learnt(), []
     for _ in range(6):
-        policy, n = parked(policy.after(context(), outcome(2 * MS, preempted=1)))
+        policy, n = parked(policy.after(context(), TAKEN))
         holds.append(n)
     assert holds == pytest.approx([16, 64, 256, 512, 512, 512], rel=0.05)
     for _ in range(1500):
         policy = policy.after(context(), outcome(2 * MS))
-    policy, n = parked(policy.after(context(), outcome(2 * MS, preempted=1)))
+    policy, n = parked(policy.after(context(), TAKEN))
     assert n == 16
+
+
+@pytest.mark.parametrize("late_us", [0, 80, B // US - 1])
+def test_a_core_taken_for_less_than_parking_would_cost_is_nothing_to_park_for(late_us):
+    policy = learnt()
+    for _ in range(20):
+        policy = policy.after(context(), outcome(2 * MS, 2 * MS + late_us * US, preempted=1))
+        assert policy.plan(context()) != only(PARK)
 
 
 def spun_in_vain(behind_us, spun_us=400):
@@ -320,7 +331,7 @@ def test_from_short_random_waits_to_long_steady_ones_it_decides_again():
 def test_a_taken_core_ends_its_rest():
     rng = np.random.default_rng(1)
     policy = after_waits(StepAhead(), *(60 * US * rng.exponential(size=400)).astype(int).tolist())
-    policy = policy.after(context(), outcome(60 * US, preempted=1))
+    policy = policy.after(context(), TAKEN)
     for _ in range(16):
         assert policy.plan(context()) == only(PARK)
         policy = policy.after(context(), outcome(60 * US))

@@ -176,7 +176,8 @@ POINT = ("costs", "launch", "points", 0)
     ("how", "message"),
     [
         (spoil(["format"], "else"), 'is not a profile: it lacks "format": "shmsim-profile"'),
-        (spoil(["version"], VERSION + 1), f"reads version {VERSION}; calibrate again"),
+        (spoil(["version"], VERSION + 1), f"reads version {VERSION}; update this program"),
+        (spoil(["version"], VERSION - 1), f"reads version {VERSION}; calibrate again"),
         (forget("costs", "launch"), "lacks launch; calibrate again"),
         (forget("costs"), "is damaged: .*calibrate again"),
         (spoil(["costs"], 7), "is damaged: .*calibrate again"),
