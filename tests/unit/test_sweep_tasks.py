@@ -116,7 +116,7 @@ def test_a_cluster_without_dask_says_what_to_install():
         input=sweep_file, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "pip install 'shmsim[cluster]'" in done.stderr.replace("\n", " ")
+    assert "-e '.[cluster]'" in done.stderr.replace("\n", " ")
 
 
 def test_jobs_and_a_cluster_exclude_each_other(tmp_path):
