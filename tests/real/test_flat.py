@@ -60,7 +60,7 @@ def test_two_hundred_hand_offs_one_after_the_other_end_and_leave_nothing(doorbel
         assert same(noise(2000), kept[cycle % 2])
         ends = kept = None
         if cycle % 10 == 0:
-            gc.collect()  # by itself CPython puts a full collection off, the longer the more there is
+            gc.collect()  # left alone, CPython puts a full collection off
         if cycle == N_CYCLES // 10:
             before = held()
     after = held()
