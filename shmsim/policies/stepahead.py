@@ -39,8 +39,8 @@ _MEMORY: Final = 1.0 / _WARM
 _WEIGHED: Final = 4  # every so many waits it weighs its own law against other ways: that is dear
 _WEIGHT: Final = 1.0 / 32.0
 _REST: Final = 16  # undecided waits in a row, where deciding costs more than it gains
-_HOLD: Final = 16.0  # waits to park for once the core was taken away
-_LONGER: Final = 4.0  # times as many, where it is taken away again soon
+_HOLD: Final = 16.0  # waits to park for on a crowded box
+_LONGER: Final = 4.0  # times as many, where it is found crowded again soon
 _LONGEST_HOLD: Final = 512.0
 _SOONEST: Final = 0.75  # wake latencies: who was kept from its core publishes
 _RIGHT_AFTER: Final = 2.5  # between so many behind the end of the spin
@@ -71,7 +71,7 @@ class Known(NamedTuple):
     hold
         For how many waits it parked when the core was taken away, forgotten wait by wait.
     blocking
-        Spins in vain right behind which the event came, less half of those behind which it did not.
+        Spins in vain right behind which the event came, less those behind which it did not.
     """
 
     n: int
@@ -104,9 +104,9 @@ class StepAhead(NamedTuple):
     ``B / clamp``. A core that was taken for longer than B parks the next sixteen waits, four times
     as many each time it is taken again soon: who looks on a crowded box loses the core that its
     work needs. So do events that come right behind spins in vain: the publisher needed the core.
-    A timer
-    later than a fifth of the wait is not used. Three strays in a row on one side are a change of
-    level: the line is reopened, and begun anew where waits have become eight times as long.
+    A timer later than a fifth of the wait is not used. Three strays in a row on one side are a
+    change of level: the line is reopened, and begun anew where waits have become eight times as
+    long.
     And as the stamp tells what each way would have cost, it parks, or spins for as long as it
     may or for one B, while its own law does worse than that. Deciding costs CPU too: where its law
     gains less than that over the cheapest of these it *rests*: it does that one undecided, and

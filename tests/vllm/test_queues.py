@@ -1,6 +1,5 @@
 """vLLM's context of a read or a write, run by ours; no vLLM here."""
 
-import gc
 import weakref
 from types import SimpleNamespace
 
@@ -27,14 +26,6 @@ class Queue:
             self.said.append("after")
         finally:
             self.said.append("released")
-
-
-@pytest.fixture
-def uncollected():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.parametrize("kind", [_Reading, _Writing])

@@ -4,7 +4,6 @@ Before 0.32.0 a queue left to the garbage collector hangs the process: pyzmq end
 sockets are still open, which waits for them for ever.
 """
 
-import gc
 import importlib.util
 import weakref
 
@@ -63,14 +62,6 @@ def is_shut_down(pair):
     pair.called.shutdown()
     with pytest.raises(RuntimeError, match="cancelled"):
         pair.called.dequeue(indefinite=True)
-
-
-@pytest.fixture
-def uncollected():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.parametrize("arms", [(), (Arm("park", PRESETS["park"]),)], ids=["vllm", "park"])
