@@ -3,7 +3,8 @@
 # make test-vllm   what needs an installed vLLM: makes .venv-vllm (3.4 GB) and runs it there
 # make lab     the notebooks in JupyterLab
 # make paper   the PDF, from the stored records; needs LaTeX (paper/README.md)
-# make figures   what its pictures need, run afresh (40 min), and the pictures of that
+# make figures   what its pictures need, run afresh (48 min), and the pictures of that
+# make reproduce   every record that needs no vLLM, run again in place: 2.5 hours on a quiet machine
 # make docs     the documentation as a site, in build/docs
 # make setup   only the .venv with all tools, to work in
 # make clean   remove .venv and whatever was built or cached (runs/ stays)
@@ -12,6 +13,7 @@
 # DEMO_ARGS="..."      passed on to `realrun demo`
 # LAB_ARGS="..."       passed on to `jupyter lab`, as --no-browser, or --allow-root for root
 # FIGURES_ARGS=--quick   `make figures` in some minutes
+# QUICK=1              `make reproduce` in little, into runs/: some minutes, and no record changes
 # REQUIRE_NATIVE=1     `make test` fails where the C extension was not built
 
 PYTHON ?= python3
@@ -19,6 +21,7 @@ DEMO_ARGS ?=
 LAB_ARGS ?=
 REQUIRE_NATIVE ?= 0
 FIGURES_ARGS ?=
+QUICK ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -30,13 +33,15 @@ VLLM_VERSION ?= 0.32.0
 VLLM_TORCH ?= 2.13.0
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 FRESH := runs/fresh
+BENCH := experiments/bench
+BENCHED := $(if $(QUICK),runs/quick,$(BENCH)/results)
 FRESH_EXPERIMENTS := 01_calibration 08_oversubscription 10_model_against_machine
 
 # Whatever the caller's shell carries, only .venv counts here.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONWARNINGS VIRTUAL_ENV MYPYPATH PYTEST_ADDOPTS
 unexport PIP_USER PIP_TARGET PIP_PREFIX PIP_REQUIRE_VIRTUALENV
 
-.PHONY: help demo test test-vllm lab paper figures docs setup clean check-python
+.PHONY: help demo test test-vllm lab paper figures reproduce docs setup clean check-python
 .DELETE_ON_ERROR:
 
 help:
@@ -50,6 +55,7 @@ lab: $(VENV)/.stamp-dev
 	    $(LAB_ARGS) notebooks/01_why_waiting_costs.ipynb
 
 setup: $(VENV)/.stamp-dev
+	@echo "ready; now: export PATH=$(CURDIR)/$(BIN):\$$PATH, and realrun doctor (docs/tutorial.md)"
 
 test: $(VENV)/.stamp-dev
 	@echo "== ruff check: style and likely mistakes"
@@ -91,6 +97,23 @@ figures: $(VENV)/.stamp-run
 	    $(BIN)/python experiments/run.py $$name $(FIGURES_ARGS) --out $(FRESH)/$$name/results; done
 	@$(BIN)/python experiments/bench/model.py $(FIGURES_ARGS) --json $(FRESH)/bench/results/model.json
 	@$(BIN)/python -m paper --records $(FRESH) --pictures --out build/fresh
+
+# One that cannot be had now, as a calibration on a busy box, does not keep the others from being run.
+reproduce: $(VENV)/.stamp-run
+	@failed=0; try() { "$$@" || { [ $$? -ne 130 ] || exit 130; failed=1; }; }; \
+	try $(BIN)/python experiments/run.py all $(if $(QUICK),--quick); \
+	try $(BIN)/python $(BENCH)/engines.py --json $(BENCHED)/engines.json $(if $(QUICK),--quick); \
+	try $(BIN)/python $(BENCH)/handoff.py --json $(BENCHED)/handoff.json $(if $(QUICK),--quick); \
+	try $(BIN)/python $(BENCH)/handoff.py --kills $(BENCHED)/kills.json $(if $(QUICK),--quick); \
+	try $(BIN)/python $(BENCH)/handoff.py --soak $(BENCHED)/soak.json $(if $(QUICK),--quick); \
+	try $(BIN)/python $(BENCH)/model.py --json $(BENCHED)/model.json $(if $(QUICK),--quick); \
+	try $(BIN)/python $(BENCH)/policies.py --json $(BENCHED)/policies.json $(if $(QUICK),--quick); \
+	if [ $$failed = 1 ]; then \
+	    echo "not all could be had: see above; what was is in $(BENCHED) and experiments" >&2; exit 1; fi
+ifeq ($(QUICK),)
+	@$(BIN)/python experiments/leaderboard/build.py
+	@$(BIN)/python -m paper --no-pdf
+endif
 
 docs: $(VENV)/.stamp-dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -f docs/site/mkdocs.yml

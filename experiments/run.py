@@ -55,6 +55,8 @@ def job_of(name: str, arguments: argparse.Namespace) -> Job:
             "--config runs another plan than results/ is of; say with --out where its go"
         )
     experiment = load(folder)
+    if arguments.cluster and not experiment.sweeps:
+        diagnostics.print(f"note: {name} sweeps nothing, so --cluster changes nothing there")
     plan = read_plan(arguments.config or folder / "config.toml")
     effort = "quick" if arguments.quick else "full"
     if arguments.quick:

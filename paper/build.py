@@ -11,6 +11,7 @@ from paper.reproduce import page
 from paper.results import all_results, held
 from paper.tables import all_tables
 from paper.typeset import typeset
+from shmsim.whole import write_whole
 
 GENERATED = HERE / "generated"
 
@@ -31,7 +32,7 @@ def store(files: Mapping[Path, str], folder: Path) -> None:
         if old.relative_to(folder) not in files:
             old.unlink()
     for path, text in files.items():
-        (folder / path).write_text(text)
+        write_whole(folder / path, text)
 
 
 def check(records: Records) -> None:

@@ -29,6 +29,7 @@ from shmsim.records import RunRecords
 from shmsim.sim.run import simulate
 from shmsim.stats.estimate import Estimate
 from shmsim.units import MS
+from shmsim.whole import whole
 
 #: Of the text, in inches: main.tex sets the same.
 WIDTH_IN: Final = 6.3
@@ -55,8 +56,8 @@ def draw(records: Records, folder: Path) -> list[Path]:
 @styled
 def _write(figure: Figure, path: Path) -> None:
     # Type 42 keeps letters as letters, so that a reader can search and copy them.
-    with mpl.rc_context({"pdf.fonttype": 42}):
-        figure.savefig(path, format="pdf", metadata=_NO_METADATA, facecolor="none")
+    with mpl.rc_context({"pdf.fonttype": 42}), whole(path) as unfinished:
+        figure.savefig(unfinished, format="pdf", metadata=_NO_METADATA, facecolor="none")
 
 
 def _step(records: Records) -> Figure:

@@ -12,6 +12,15 @@ from shmsim.profile import MachineProfile
 HERE: Final = Path(__file__).parent
 EXPERIMENTS: Final = HERE.parent / "experiments"
 
+#: Commits that made records and were joined with others into 65293d1: nobody has them any more.
+LOST: Final = frozenset(
+    {
+        "86830788c6152cdb3f816cfe7699bec1b28fdadb",
+        "cc715da636921a693e6cf60e07d0d63818cd74e9",
+        "de7885e519757e72cc7766b9764441da5272eb5e",
+    }
+)
+
 
 class Source(NamedTuple):
     """One record, and how it is had again.
@@ -26,8 +35,8 @@ class Source(NamedTuple):
         Its claims file, from the folder of all records.
     command
         What runs it, from the root of the project.
-    takes
-        How long that takes on two cores, in words; as the record says, if it does.
+    seconds
+        How long that takes on two cores; as the record says, if it does.
     runs
         What runs: real processes, the model, or both.
     """
@@ -36,8 +45,31 @@ class Source(NamedTuple):
     title: str
     claims: str
     command: str
-    takes: str
+    seconds: float
     runs: str
+
+    @property
+    def takes(self) -> str:
+        """How long, in words."""
+        return in_words(self.seconds)
+
+
+class Origin(NamedTuple):
+    """What code made a record, and when.
+
+    Parameters
+    ----------
+    commit
+        That was checked out.
+    dirty
+        Whether files differed from it, records not counted.
+    started
+        ISO 8601.
+    """
+
+    commit: str
+    dirty: bool
+    started: str
 
 
 class Records:
@@ -65,6 +97,16 @@ class Records:
         """Facts of the machine that it was run on."""
         facts: dict[str, Any] = read_json(self.root / self.sources[name].claims)["machine"]
         return facts
+
+    def origins(self, name: str) -> list[Origin]:
+        """Of each node of a record; none of one that was stored before benches told it."""
+        record = self._record(name)
+        if record.is_file():
+            told = list(read_json(record)["nodes"].values())
+        else:
+            claims = read_json(self.root / self.sources[name].claims)
+            told = [claims["origin"]] if "origin" in claims else []
+        return [Origin(*(node[field] for field in Origin._fields)) for node in told]
 
     def read(self, *path: str) -> Any:
         """The content of a JSON file."""
@@ -109,10 +151,10 @@ def _sources(root: Path) -> list[Source]:
             _title(EXPERIMENTS / name / "README.md"),
             f"{name}/results/claims.json",
             f"python experiments/run.py {name}",
-            "",
+            0.0,
             _worlds(record),
         )
-        found[name] = known._replace(takes=_seconds(record))
+        found[name] = known._replace(seconds=_seconds(record))
     return sorted(found.values(), key=lambda source: source.name)
 
 
@@ -122,10 +164,15 @@ def _title(readme: Path) -> str:
     return heading.lstrip("0123456789 ")
 
 
-def _seconds(record: Path) -> str:
-    nodes = read_json(record)["nodes"].values()
-    seconds = sum(node["seconds"] for node in nodes)
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+def _seconds(record: Path) -> float:
+    return float(sum(node["seconds"] for node in read_json(record)["nodes"].values()))
+
+
+def in_words(seconds: float) -> str:
+    """A duration as a text tells it."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def _worlds(record: Path) -> str:

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any, Final
 
 from paper import wording
+from paper.protocol import properties
 from paper.records import HERE, Records
 from realrun.tables import CPU_MARGIN, TPOT_MARGIN
 from shmsim.claims import Claim
@@ -47,7 +48,7 @@ _WORDS: Final = (
 
 def all_results(records: Records) -> Texts:
     """Every key and its text."""
-    found: Texts = dict(_cited())
+    found: Texts = _listed("cited") | _listed("replaced")
     for name in records.sources:
         machine = records.machine(name)
         found[f"machine/{name}"] = wording.machine(machine)
@@ -64,6 +65,7 @@ def all_results(records: Records) -> Texts:
     claims = [claim for name in records.sources for claim in records.claims(name)]
     n_failed = sum(not claim.holds for claim in claims)
     return found | {
+        "protocol/tests": str(sum(len(each.tests) for each in properties())),
         "claims/n": str(len(claims)),
         "claims/holding": str(len(claims) - n_failed),
         "claims/failed": str(n_failed),
@@ -84,13 +86,14 @@ def of_claim(claim: Claim) -> Texts:
         "": wording.quantity(claim.value, unit),
         "/low": wording.quantity(claim.low, unit),
         "/high": wording.quantity(claim.high, unit),
-        "/range": wording.interval(claim.low, claim.high, unit),
+        "/range": wording.interval(claim.value, claim.low, claim.high, unit),
         "/bound": wording.quantity(claim.bound, unit),
         "/n": wording.count(claim.n),
         "/verdict": "holds" if claim.holds else "fails",
     }
     if unit in ("ratio", "share"):
         found["/percent"] = wording.percent(claim.value, 1)
+        found["/fixed"] = wording.fixed(claim.value, 2)
     return {f"{claim.id}{ending}": text for ending, text in found.items()}
 
 
@@ -116,9 +119,10 @@ def is_within(figures: Mapping[str, Mapping[str, float]]) -> bool:
     )
 
 
-def _cited() -> Texts:
-    listed = tomllib.loads((HERE / "cited.toml").read_text())
-    return {f"cited/{name}": entry["text"] for name, entry in listed.items()}
+def _listed(kind: str) -> Texts:
+    """What ``cited.toml`` or ``replaced.toml`` lists: numbers that no stored record holds."""
+    listed = tomllib.loads((HERE / f"{kind}.toml").read_text())
+    return {f"{kind}/{name}": entry["text"] for name, entry in listed.items()}
 
 
 def _calibration(records: Records) -> Texts:
@@ -264,19 +268,15 @@ def _live(records: Records) -> Texts:
         for order in summary["orders"]
         for key in ("n_right", "n_pairs")
     }
-    arms = records.plan("11_live_vllm_order")["tp1"]["arms"]
-    for world, rows in (("predicted", summary["predicted"]["tp1"]), ("measured", arms)):
-        base, parked = (_middle(rows[arm]["ms"]) for arm in ("default 1 s", "park"))
-        found[f"live/tp1/parking_costs/{world}"] = f"{wording.number(parked - base, 2)}\\,ms"
+    for table, effects in summary["effects"].items():
+        for arm, effect in effects.items():
+            for world in ("measured", "predicted"):
+                changed = effect[world]["value"] - 1.0
+                found[f"live/{table}/{arm}/{world}"] = wording.percent(changed, 1, signed=True)
+        found[f"live/{table}/n_starts"] = str(
+            len(next(iter(summary["arms"][table].values()))["ms"])
+        )
     return found
-
-
-def _middle(values: float | list[float]) -> float:
-    if isinstance(values, list):
-        ordered = sorted(values)
-        half = len(ordered) // 2
-        return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-    return values
 
 
 def _h200(records: Records) -> Texts:
@@ -315,6 +315,26 @@ def _closed_by(policies: Mapping[str, Any]) -> Callable[[str], float]:
     return lambda name: float(policies[name]["10"]["gap_closed"][0] or 0.0)
 
 
+def _stalls(records: Records) -> Texts:
+    """What the table of stalls is over."""
+    plan = records.plan("07_lost_wakeups")
+    return {
+        "stalls/repeats": in_words(plan["repeats"]),
+        "stalls/messages": wording.count(plan["lossy"]["messages"]),
+        "stalls/spread": wording.percent(_largest_range(records), 1),
+    }
+
+
+def _largest_range(records: Records) -> float:
+    """Of the shares of messages that stalled, over the repeats of a window and a gap."""
+    shares: dict[str, list[float]] = {}
+    for name, found in records.contents("07_lost_wakeups").items():
+        if name.startswith("lossy, window"):
+            cell = name.rpartition(", ")[0]
+            shares.setdefault(cell, []).append(found["stalls"] / found["messages"])
+    return max(max(repeats) - min(repeats) for repeats in shares.values())
+
+
 def _ablations(records: Records) -> Texts:
     summary = records.summary("05_stepahead_ablations")
     ratio = summary["decode"]["machine"]["spin"]["tpot_ratio"][0]
@@ -326,6 +346,7 @@ _MAKERS: Final[dict[str, Callable[[Records], Texts]]] = {
     "02_seed_cells": _seed_cells,
     "04_distance_to_bound": _distances,
     "05_stepahead_ablations": _ablations,
+    "07_lost_wakeups": _stalls,
     "10_model_against_machine": _presets,
     "11_live_vllm_order": _live,
     "12_h200_tables": _h200,

@@ -1,12 +1,14 @@
 """Every table of the text, from the stored records; what has no record has no table."""
 
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from paper import wording
-from paper.records import Records
+from paper.protocol import properties
+from paper.records import HERE, Records
 from paper.results import QUANTITIES, VERDICTS, is_within, round_trips, worst_verdicts
 from shmsim.claims import Claim
 from shmsim.units import MS, US, parse_duration_ns
@@ -18,6 +20,7 @@ def all_tables(records: Records) -> dict[str, str]:
     """Every table by name, as LaTeX."""
     found = {name: make(records) for name, (needed, make) in TABLES.items() if records.has(needed)}
     return found | {
+        "protocol": _protocol(),
         "failed": _claims(records, holding=False),
         "holding": _claims(records, holding=True),
     }
@@ -38,8 +41,8 @@ def tabular(columns: str, head: Sequence[str], rows: Iterable[Sequence[str]]) ->
     return "\n".join(lines) + "\n"
 
 
-def long_table(columns: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table that may go over pages. A row of one cell is a heading."""
+def long_table(columns: str, head: Sequence[str], rows: Iterable[Sequence[str] | str]) -> str:
+    """A table that may go over pages. A row of one cell is a heading, a text a paragraph."""
     n_columns = len(head)
     lines = [
         f"\\begin{{longtable}}{{{columns}}}",
@@ -51,7 +54,10 @@ def long_table(columns: str, head: Sequence[str], rows: Iterable[Sequence[str]])
         "\\endfoot",
     ]
     for row in rows:
-        if len(row) == 1:
+        if isinstance(row, str):
+            cell = f"\\multicolumn{{{n_columns}}}{{@{{}}p{{\\linewidth}}@{{}}}}{{{row}}}"
+            lines.append(rf"{cell} \\ \addlinespace[2pt]")
+        elif len(row) == 1:
             lines.append(f"\\multicolumn{{{n_columns}}}{{@{{}}l}}{{\\textit{{{row[0]}}}}} \\\\*")
         else:
             lines.append(" & ".join(row) + r" \\")
@@ -266,32 +272,42 @@ def _total(figures: dict[str, float]) -> float:
 
 
 def _live(records: Records) -> str:
-    """The arms of a live vLLM: measured, and what the model says."""
+    """The arms of a live vLLM: what they change, measured and foretold."""
     summary = records.summary("11_live_vllm_order")
-    plan = records.plan("11_live_vllm_order")
     rows: list[list[str]] = []
     for table, label in (("tp1", "one worker"), ("tp2", "two workers")):
         if rows:
             rows.append([])
-        for arm, measured in plan[table]["arms"].items():
-            predicted = summary["predicted"][table][arm]
-            ms = measured["ms"]
+        for n, (name, arm) in enumerate(summary["arms"][table].items()):
+            effect = summary["effects"][table].get(name)
             rows.append(
                 [
-                    label if arm == next(iter(plan[table]["arms"])) else "",
-                    wording.escaped(arm) + (" (fitted)" if arm == plan[table]["fitted"] else ""),
-                    f"{wording.fixed(float(np.median(ms)), 2)} "
-                    f"({wording.fixed(min(ms), 2)}--{wording.fixed(max(ms), 2)})",
-                    wording.fixed(predicted["ms"], 2),
-                    wording.fixed(measured["engine_cores"], 2),
-                    wording.fixed(predicted["engine_cores"], 2),
+                    label if n == 0 else "",
+                    wording.escaped(name),
+                    wording.fixed(float(np.mean(arm["ms"])), 2),
+                    *(["", ""] if effect is None else _effect(effect)),
+                    wording.fixed(float(np.mean(arm["engine_cores"])), 2),
+                    wording.fixed(float(np.mean(arm["predicted_cores"])), 2),
                 ]
             )
     head = (
-        "& & \\multicolumn{2}{c}{ms a token} & \\multicolumn{2}{c}{EngineCore's cores} \\\\\n"
-        "\\cmidrule(lr){3-4}\\cmidrule(l){5-6}\n"
+        "& & ms & \\multicolumn{2}{c}{TPOT} & \\multicolumn{2}{c}{EngineCore's cores} \\\\\n"
+        "\\cmidrule(lr){4-5}\\cmidrule(l){6-7}\n"
     )
-    return tabular("@{}llrrrr@{}", [head, "arm", "measured", "model", "measured", "model"], rows)
+    names = ("arm", "a token", "measured", "foretold", "measured", "foretold")
+    return tabular("@{}llrrrrr@{}", [head, *names], rows)
+
+
+def _effect(effect: dict[str, dict[str, float]]) -> list[str]:
+    """Measured with its interval, and foretold."""
+    measured = effect["measured"]
+    value, low, high = (
+        wording.percent(measured[end] - 1.0, 1, signed=True) for end in ("value", "low", "high")
+    )
+    return [
+        f"{value} ({low} to {high})",
+        wording.percent(effect["predicted"]["value"] - 1.0, 1, signed=True),
+    ]
 
 
 #: Of the library, those that a reader would ask for.
@@ -359,10 +375,17 @@ def _claim_row(claim: Claim) -> list[str]:
     return [
         f"\\path{{{claim.id}}}",
         wording.quantity(claim.value, claim.unit),
-        wording.interval(claim.low, claim.high, claim.unit),
+        wording.interval(claim.value, claim.low, claim.high, claim.unit),
         f"{comparison} {wording.quantity(claim.bound, claim.unit)}",
         wording.count(claim.n),
     ]
+
+
+def _protocol() -> str:
+    """Properties of the hand-off, and what each needs."""
+    head = ("property, over every interleaving with store buffers", "shown to need")
+    rows = [[wording.escaped(row.holds), wording.escaped(row.needs)] for row in properties()]
+    return tabular("@{}p{0.52\\linewidth}p{0.42\\linewidth}@{}", head, rows)
 
 
 _CLAIM_COLUMNS: Final = "@{}>{\\raggedright\\arraybackslash}p{0.42\\linewidth}rrrr@{}"
@@ -371,12 +394,21 @@ _CLAIM_HEAD: Final = ("claim", "value", "interval", "bound", "$n$")
 
 def _claims(records: Records, *, holding: bool) -> str:
     """The claims that hold, or those that fail, by record."""
-    rows: list[list[str]] = []
+    rows: list[list[str] | str] = []
+    lessons = learnt()
     for name in records.sources:
         own = [_claim_row(c) for c in records.claims(name) if c.holds == holding]
         if own:
             rows += [[_heading(records, name)], *own]
+            if not holding and name in lessons:
+                rows.append(f"Learnt: {wording.escaped(lessons[name])}")
     return long_table(_CLAIM_COLUMNS, _CLAIM_HEAD, rows)
+
+
+def learnt() -> dict[str, str]:
+    """What failing claims have taught, by record."""
+    found: dict[str, str] = tomllib.loads((HERE / "learnt.toml").read_text())
+    return found
 
 
 def _heading(records: Records, name: str) -> str:

@@ -108,18 +108,21 @@ def quantity(value: float, unit: str) -> str:
     return duration(value) if unit == "ns" else number(value) + _UNITS.get(unit, "")
 
 
-def interval(low: float, high: float, unit: str) -> str:
-    r"""Two numbers with one unit, and with the decimals that the larger one bears.
+def interval(value: float, low: float, high: float, unit: str) -> str:
+    r"""Two numbers with one unit, and with the decimals that the value between them bears.
 
     Examples
     --------
-    >>> interval(43_968.0, 51_539.5, "ns"), interval(0.000012, 0.7295, "ratio")
-    ('44 to 51.5\\,\\textmu{}s', '0 to 0.73')
+    >>> interval(47_000.0, 43_968.0, 51_539.5, "ns"), interval(0.998, 0.9968, 1.012, "ratio")
+    ('44 to 51.5\\,\\textmu{}s', '0.997 to 1.01')
+    >>> interval(0.5186, 0.000012, 0.7295, "ratio")
+    '0 to 0.73'
     """
     scale, name = _unit_of(max(abs(low), abs(high))) if unit == "ns" else (1.0, "")
-    ends = [value / scale for value in (low, high)]
-    decimals = _decimals(max(ends, key=abs), _DIGITS)
-    told = " to ".join(number(round(value, decimals)) for value in ends)
+    ends = [end / scale for end in (low, high)]
+    # Coarser than the value, an end next to it would come out on its wrong side.
+    decimals = max(_decimals(shown, _DIGITS) for shown in (max(ends, key=abs), value / scale))
+    told = " to ".join(number(round(end, decimals)) for end in ends)
     return told + (f"\\,{name}" if name else _UNITS.get(unit, ""))
 
 

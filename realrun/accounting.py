@@ -3,8 +3,8 @@
 import resource
 import time
 
-from realrun.host import run_queue_wait_ns
 from realrun.publisher import Publisher
+from realrun.run_queue import run_queue_wait_ns
 from realrun.waiter import Waiter
 from shmsim.records import ProcessRow
 

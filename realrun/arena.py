@@ -6,6 +6,7 @@ behind that copy has completed. The writer never waits for a slot; it takes anot
 """
 
 import contextlib
+import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -34,7 +35,13 @@ class Event(Protocol):
 
 
 class ArenaWriter:
-    """Fills slots; there is one in a run."""
+    """Fills slots; there is one in a run.
+
+    Attributes
+    ----------
+    n_released, n_most
+        Slots that came back, and how many were taken at once, at most.
+    """
 
     def __init__(self, segment: Segment) -> None:
         """Continue with the generations that are there."""
@@ -44,13 +51,26 @@ class ArenaWriter:
         self._generations = [
             segment.load(self._layout.generation_at(slot)) for slot in range(self._layout.n_slots)
         ]
-        self._busy: set[int] = set(range(self._layout.n_slots))
+        slots = range(self._layout.n_slots)
+        self._busy: set[int] = {slot for slot in slots if not self._is_released(slot)}
+        self.reset()
         _map_pages(segment, self._layout, _MADV_POPULATE_WRITE)
+
+    def reset(self) -> None:
+        """Count from here."""
+        self.n_released = 0
+        self.n_most = len(self._busy)
+
+    @property
+    def n_busy(self) -> int:
+        """Slots that had not come back when somebody asked for free ones last."""
+        return len(self._busy)
 
     def free(self) -> list[int]:
         """Free slots of each class."""
         for slot in [slot for slot in self._busy if self._is_released(slot)]:
             self._busy.discard(slot)
+            self.n_released += 1
         free = [0] * len(self._layout.plan.classes)
         for slot, index in enumerate(self._class_of):
             free[index] += slot not in self._busy
@@ -94,6 +114,7 @@ class ArenaWriter:
         )
         free[index] -= 1
         self._busy.add(slot)
+        self.n_most = max(self.n_most, len(self._busy))
         self._generations[slot] += 1
         self._segment.store(self._layout.generation_at(slot), self._generations[slot])
         at = self._layout.slots[slot][1]
@@ -116,6 +137,7 @@ class Lease:
         """Hold a slot."""
         self.slot = slot
         self.generation = generation
+        self.taken_ns = time.monotonic_ns()
         self.events: list[Event] = []
 
     def hold_until(self, event: Event) -> None:
@@ -124,7 +146,13 @@ class Lease:
 
 
 class ArenaReader:
-    """Reads slots in place."""
+    """Reads slots in place.
+
+    Attributes
+    ----------
+    n_released, held_ns, most_held_ns
+        Slots it let go of, and for how long it had them: together, and the longest.
+    """
 
     def __init__(self, segment: Segment, reader: int) -> None:
         """Hold nothing yet."""
@@ -132,7 +160,12 @@ class ArenaReader:
         self._layout: ArenaLayout = segment.layout.arena_layout
         self._reader = reader
         self._pending: deque[Lease] = deque()
+        self.reset()
         _map_pages(segment, self._layout, _MADV_POPULATE_READ)
+
+    def reset(self) -> None:
+        """Count from here."""
+        self.n_released = self.held_ns = self.most_held_ns = 0
 
     def view(self, slot: int, generation: int, n_bytes: int) -> tuple[memoryview, Lease]:
         """A read-only view of a payload in its slot, which stays until the view has died.
@@ -175,6 +208,10 @@ class ArenaReader:
         if not self._segment.closed:
             at = self._layout.released_at(lease.slot, self._reader)
             self._segment.store(at, lease.generation)
+        held_ns = time.monotonic_ns() - lease.taken_ns
+        self.n_released += 1
+        self.held_ns += held_ns
+        self.most_held_ns = max(self.most_held_ns, held_ns)
 
     def release_completed(self) -> None:
         """Let go of slots whose views had died before their events completed."""

@@ -28,7 +28,8 @@ from shmsim.message import (
     encode_request,
     encode_second_call,
 )
-from shmsim.policies import POLICIES
+from shmsim.policies import POLICIES, StepAhead
+from shmsim.profile import AT_REST
 from shmsim.units import MS, US
 
 SEQUENCES: Final = (1, 4, 16, 64)
@@ -240,6 +241,8 @@ def _device_costs(loop: Rehearsal, n: int, clock_ns: float) -> Iterator[Measured
 def policy_costs(n: int, n_cold: int) -> Iterator[Measured]:
     """Cost of plan and after of every policy, named ``plan:CLASS`` and ``after:CLASS``.
 
+    One that rests counts as a class of its own.
+
     Parameters
     ----------
     n
@@ -248,9 +251,11 @@ def policy_costs(n: int, n_cold: int) -> Iterator[Measured]:
         Samples after each of `RESTS_NS`, asleep; what comes between in a run is done between.
     """
     clock_ns = float(np.median(clock_read_ns(10 * n)))
-    for name, policy_type in POLICIES.items():
+    policies = {name: kind() for name, kind in POLICIES.items()}
+    policies[AT_REST] = StepAhead(learnt_looks=0.0)
+    for name, policy in policies.items():
         with Segment.private(LAYOUT) as segment:
-            loop = Rehearsal(segment, policy_type())
+            loop = Rehearsal(segment, policy)
             for _ in range(_WARM_UP):
                 loop.wait_once(_TYPICAL_NS)
                 loop.waiter.learn()

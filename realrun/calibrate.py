@@ -6,9 +6,6 @@ a drift of the machine shows as spread between them instead of as a difference b
 """
 
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -17,17 +14,18 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from realrun.bench import Measured, Undisturbed, hot_costs, policy_costs, round_ns
+from realrun.calibrate_bell import FURTHER, further_costs, further_source
+from realrun.calibrate_children import children
+from realrun.cores import spread_cores
 from realrun.host import (
     exact_timers,
     machine_facts,
-    run_queue_wait_ns,
     settled_heap,
-    usable_cores,
 )
-from realrun.layout import READY
 from realrun.partner import LAYOUT, PLAY_SCHEDULER, PLAY_WORKER, SPIN_PLAN, TELL, encode_order
 from realrun.rehearsal import Rehearsal
 from realrun.ring import LEAVE, Message, RingReader, RingWriter
+from realrun.run_queue import run_queue_wait_ns
 from realrun.segment import Segment
 from realrun.waiting import RawWait
 from shmsim.policies import WakeAhead
@@ -54,12 +52,11 @@ _N_HOT: Final = 200
 _N_COLD: Final = 3  # of each class of policies, after each rest
 _N_YIELD: Final = 60
 _MEET_NS: Final = 200 * US  # from the end of a doze to the publication that ends the spin after it
-_START_LIMIT_S: Final = 30.0
 _LONG_NS: Final = 100 * MS
 _TOO_BUSY: Final = "this box is too busy to calibrate"
 _WAY_OUT: Final = (
-    "stop what runs beside ('top' shows it) and try again; '-p vm-2cpu', a profile that comes "
-    "along, predicts without measuring"
+    "stop what runs beside ('top' shows it) and try again; 'shmsim simulate -p vm-2cpu' predicts "
+    "without measuring, by a profile that comes along"
 )
 #: A wake-up on an idle core queues for microseconds, and the kernel's own threads take less than a
 #: thousandth of a core; more than this means that somebody else was there.
@@ -111,7 +108,7 @@ class _Samples:
 def calibrate(
     progress: Progress | None = None, doorbell: str = "futex", n_replicates: int = N_REPLICATES
 ) -> MachineProfile:
-    """Measure every cost of this box; takes about 13 s for each replicate.
+    """Measure every cost of this box; takes about 14 s for each replicate.
 
     Parameters
     ----------
@@ -134,7 +131,7 @@ def calibrate(
     report = progress or (lambda _label, _share: None)
     samples = _Samples()
     affinity = os.sched_getaffinity(0)
-    cores = usable_cores()
+    cores = spread_cores()
     pinned = len(cores) >= 2
     n_disturbed = 0
     try:
@@ -158,6 +155,9 @@ def calibrate(
                 cores[0] if pinned else -1,
                 partial(_report_part, report, done, 1 / n_replicates),
             )
+            if pinned:
+                for measured in further_costs(doorbell, cores):
+                    samples.add_all(measured)
     finally:
         os.sched_setaffinity(0, affinity)
     report("done", 1.0)
@@ -176,6 +176,7 @@ def calibrate(
         },
         facts | {"pinned": pinned, "disturbed_samples": n_disturbed},
         datetime.now(UTC).isoformat(timespec="seconds"),
+        {name: further_source(len(cores)) for name in costs if name == FURTHER},
     )
 
 
@@ -193,41 +194,11 @@ def _measure_rests(samples: _Samples, doorbell: str, partner_core: int, report: 
         Segment.create(LAYOUT, doorbell) as segment,
         Segment.private(LAYOUT) as private,
         Segment.private(LAYOUT) as other,
+        children(segment, "realrun.partner", [[str(partner_core)]]),
     ):
-        # Ctrl-C is for us alone: leaving this block ends the partner.
-        partner = subprocess.Popen(
-            [sys.executable, "-m", "realrun.partner", segment.ticket.to_json(), str(partner_core)],
-            pass_fds=segment.ticket.fds,
-            process_group=0,
-        )
-        previous = signal.signal(signal.SIGCHLD, _partner_died)
-        try:
-            _await_ready(partner, segment)
-            segment.unlink()
-            rests = _Rests(segment, private, other, samples, doorbell)
-            rests.measure(report)
-            return rests.n_disturbed
-        finally:
-            signal.signal(signal.SIGCHLD, previous)
-            segment.stop()
-            try:
-                partner.wait(2.0)
-            except subprocess.TimeoutExpired:
-                partner.send_signal(signal.SIGKILL)
-                partner.wait()
-
-
-def _partner_died(*_: object) -> None:
-    """End a wait for a partner that will never publish."""
-    raise RuntimeError("the partner process of the calibration died; calibrate again")
-
-
-def _await_ready(partner: subprocess.Popen[bytes], segment: Segment) -> None:
-    deadline = time.monotonic() + _START_LIMIT_S
-    while not segment.load(LAYOUT.ready_at(1) + READY):
-        if partner.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("the partner process of the calibration did not come up")
-        time.sleep(0.01)
+        rests = _Rests(segment, private, other, samples, doorbell)
+        rests.measure(report)
+        return rests.n_disturbed
 
 
 def _cpu_of_other_threads_ns() -> int:

@@ -13,15 +13,19 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from realrun.causes import reason_in
+from realrun.cores import spread_cores
 from realrun.cuda.facts import place_notes, visible_as
 from realrun.cuda.parts import Reported, Reports
 from realrun.host import usable_cores
 from shmsim.distribution import Curve, Distribution
 from shmsim.profile import AT_DEVICE, COSTS, FIRST_WAYS, OPTIONAL_COSTS, WAY, MachineProfile
+from shmsim.whole import write_whole
 
 #: For all parts together; on one H200 they are expected to take less than half.
 LIMIT_S: Final = 120.0
@@ -35,7 +39,10 @@ Samples = dict[tuple[str, float], list[int]]
 
 
 def measure_gpu(
-    index: int, progress: Callable[[str, float], None], limit_s: float = LIMIT_S
+    index: int,
+    progress: Callable[[str, float], None],
+    limit_s: float = LIMIT_S,
+    log: Path | None = None,
 ) -> list[Reported]:
     """Measure a GPU in a process of its own.
 
@@ -47,6 +54,8 @@ def measure_gpu(
         Told what is being measured, and the share that is done.
     limit_s
         What there is no time for is left out, and told.
+    log
+        See `run_measuring`.
 
     Raises
     ------
@@ -57,11 +66,12 @@ def measure_gpu(
         visible = visible_as(index, os.environ.get("CUDA_VISIBLE_DEVICES"))
     except ValueError as error:
         raise RuntimeError(str(error)) from None
-    cores = usable_cores()
+    cores = spread_cores()
     # On the core of a worker; the partner of `realrun.calibrate` has that of the scheduler.
     core = cores[1] if len(cores) > 1 else -1
     command = [sys.executable, "-m", "realrun.cuda.calibrate", f"{limit_s:g}", str(core)]
-    return run_measuring(command, {"CUDA_VISIBLE_DEVICES": visible}, progress, limit_s + _START_S)
+    environment = {"CUDA_VISIBLE_DEVICES": visible}
+    return run_measuring(command, environment, progress, limit_s + _START_S, log)
 
 
 def run_measuring(
@@ -69,6 +79,7 @@ def run_measuring(
     environment: dict[str, str],
     progress: Callable[[str, float], None],
     limit_s: float,
+    log: Path | None = None,
 ) -> list[Reported]:
     """Start a program that reports parts, and gather what it reports until it ends.
 
@@ -78,11 +89,13 @@ def run_measuring(
         Added to that of this process.
     limit_s
         After which it is killed; what it had reported by then is kept.
+    log
+        File for all that it said on stderr, if it fails: the reason quotes one line of that.
 
     Raises
     ------
     RuntimeError
-        If it fails before anything was measured; with the last line that it said.
+        If it fails before anything was measured; says what ended it.
     """
     reports = Reports(progress)
     late = threading.Event()
@@ -116,13 +129,21 @@ def run_measuring(
             if process.stdout is not None:
                 process.stdout.close()
         said.seek(0)
-        words = said.read().strip().splitlines()
+        words = said.read()
     if code or late.is_set():
-        last = words[-1] if words else "it said nothing"
-        why = f"no end after {limit_s:.0f} s" if late.is_set() else f"it ended with {code}: {last}"
+        reason = reason_in(words)
+        kept = ""
+        if log is not None and words.strip():
+            write_whole(log, words)
+            kept = f"; all that was said is in {log}"
+        if late.is_set():
+            why = f"no end after {limit_s:.0f} s" + (f": {reason}" if reason else "")
+        else:
+            why = f"it ended with {code}: {reason or 'it said nothing'}"
         if not any(each.measured for each in reports.reported):
-            raise RuntimeError(f"the GPU cannot be used: {last if words else why}")
-        reports.give_up(why)
+            plain = reason if reason and not late.is_set() else why
+            raise RuntimeError(f"the GPU cannot be used: {plain}{kept}")
+        reports.give_up(why + kept)
     return reports.reported
 
 
@@ -158,6 +179,7 @@ def with_gpu(profile: MachineProfile, reported: Iterable[Reported]) -> MachinePr
         samples |= wait_samples(rests)
         if rests:
             machine["observe"] = first_way(rests)
+            facts["ways"] = seen_by_ways(rests)
         gpu[part.name] = facts
     return replace(profile, costs=profile.costs | curves_of(samples), machine=machine)
 
@@ -214,6 +236,35 @@ def wait_samples(rests: Sequence[tuple[str, str, int, Sequence[Wait]]]) -> Sampl
             add("timer_overshoot", float(rest_ns), (wait[3] for wait in timed))
             add("doze_cpu", float(rest_ns), (wait[4] for wait in timed))
     return {key: values for key, values in found.items() if values}
+
+
+def seen_by_ways(rests: Sequence[tuple[str, str, int, Sequence[Wait]]]) -> list[dict[str, Any]]:
+    """How late the end of a kernel is seen in each way, and the CPU it takes to wait for it.
+
+    Parameters
+    ----------
+    rests
+        Rows of `realrun.cuda.rests.rests`, one at least.
+
+    Returns
+    -------
+    list
+        For each row ``way``, ``mode``, ``rest_ns`` and ``n``, and medians of ``late_ns``, which
+        counts from when a spinner can see an end at the earliest, and ``cpu_ns``.
+    """
+    origin_ns = origin_of([waits for _, mode, _, waits in rests if mode == "spin"])
+    return [
+        {
+            "way": way,
+            "mode": mode,
+            "rest_ns": rest_ns,
+            "n": len(waits),
+            "late_ns": round(float(np.median([wall - ran for wall, ran, *_ in waits])) - origin_ns),
+            "cpu_ns": round(float(np.median([cpu_ns for _, _, cpu_ns, *_ in waits]))),
+        }
+        for way, mode, rest_ns, waits in rests
+        if waits
+    ]
 
 
 def origin_of(spins: Sequence[Sequence[Wait]]) -> float:
@@ -285,6 +336,11 @@ def gpu_notes(profile: MachineProfile) -> list[str]:
     gpu = profile.machine.get("gpu", {})
     notes = [f"not measured: {name}: {why}" for name, why in gpu.get("left_out", {}).items()]
     place = gpu.get("facts", {})
+    if "utilization.gpu" not in place.get("nvidia_smi", {"utilization.gpu": ""}):
+        notes.append(
+            "nvidia-smi does not tell how busy this GPU is, as on a part of one (MIG, vGPU): see "
+            "that nobody else computes on it, for nothing here could"
+        )
     notes += place_notes(place, profile.machine.get("affinity", usable_cores()))
     for way, why in gpu.get("rests", {}).get("not_observed", {}).items():
         notes.append(f"ends of steps cannot be observed by {way!r}: {why}")

@@ -9,6 +9,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+from realrun.cores import stay_on
 from realrun.host import prepare_process, settled_heap
 from realrun.layout import OWNER_PID_AT
 from realrun.rehearsal import Rehearsal
@@ -17,6 +18,7 @@ from realrun.segment import Segment, Ticket
 from realrun.spec import RunSpec
 from realrun.waiting import Stopped
 from realrun.worker import Worker
+from shmsim.routing import NO_ARENA
 
 
 def main() -> None:
@@ -26,21 +28,22 @@ def main() -> None:
     process = int(sys.argv[1])
     spec = RunSpec.read(Path(sys.argv[2]))
     ticket, out = Ticket.from_json(sys.argv[3]), Path(sys.argv[4])
-    if spec.cores:
-        os.sched_setaffinity(0, {spec.cores[process]})
     # It stays mapped until the process ends: a reply thread may still be at work in it, and its
     # complaint would hide the error that ends the main thread.
     segment = Segment.attach(ticket)
     if segment.load(OWNER_PID_AT) != os.getppid():
         sys.exit("the launcher died before this process could ask to die with it")
     # One reader, whoever else reads in this run: a rehearsal plays both ends by itself.
-    alone = Segment.private(replace(spec.layout, n_workers=1, n_devices=0))
+    alone = Segment.private(replace(spec.layout, n_workers=1, n_devices=0, arena=NO_ARENA))
     rehearsal = Rehearsal(alone, spec.policy)
     actor: Scheduler | Worker
     if process == 0:
         actor = Scheduler(segment, spec, rehearsal)
     else:
         actor = Worker(segment, spec, process - 1, rehearsal)
+    # Not earlier: threads of libraries (CUDA, NCCL, sockets), which were started above, would
+    # inherit the core, and wait there for the spinner that waits for them.
+    stay_on(spec.cores_of(process).main)
     with settled_heap():
         segment.attend(process)
         try:

@@ -33,6 +33,7 @@ from shmsim.console import (
 )
 from shmsim.program import Output, Program, Written
 from shmsim.units import US, format_ns
+from shmsim.whole import write_whole
 
 if TYPE_CHECKING:
     from shmsim.config import RunConfig
@@ -90,7 +91,8 @@ def calibrate_command(
     with Bar() as bar:
         n_replicates = N_THOROUGH if thorough else N_REPLICATES
         # First the GPU: if it cannot be used, that is said at once.
-        reported = measure_gpu(gpu, bar.show) if gpu is not None else []
+        log = out.with_suffix(".gpu.log")
+        reported = measure_gpu(gpu, bar.show, log=log) if gpu is not None else []
         profile = calibrate(bar.show, doorbell, n_replicates)
         if gpu is not None:
             profile = with_gpu(profile, reported)
@@ -168,6 +170,7 @@ def run_command(
         records = run_once(
             spec,
             lambda steps: bar.show(f"machine: {named.name}, step {steps}", 0.0),
+            out / "logs" if out is not None else None,
         )
     figures = summarize(records)
     console.print(benchmark_block(figures), highlight=False, markup=False)
@@ -226,13 +229,13 @@ def validate_command(
 ) -> Output:
     """Run model and machine on the same workload and policies, and compare them.
 
-    Writes outcomes.parquet, validation.json, frontier.png and the records of every run.
+    Writes outcomes.parquet, validation.json, frontier.svg and the records of every run.
 
     With --grid every cell gets a verdict for TPOT, ITL and CPU: holds, misses or cannot tell, by
     an equivalence test. The runs are stored in OUT; a second call continues with what is missing
     and lets the model, as it then is, answer anew.
     """
-    from realrun.report import draw_frontier
+    from realrun.report import disturbed_in, draw_frontier
     from realrun.tables import validation_table, verdict
     from realrun.validate import validate
     from shmsim.config import ConfigError, RunConfig
@@ -258,13 +261,16 @@ def validate_command(
     print_uncut(validation_table(validation))
     for note in notes_on_costs(config, profile):
         console.print(note, markup=False)
-    draw_frontier(validation, out / "frontier.png")
+    draw_frontier(validation, out / "frontier.svg")
     reference, *others = validation.policy_names
     words = "\n\n".join(verdict(validation, name, reference) for name in others[-1:])
     if words:
-        (out / "verdict.txt").write_text(words + "\n")
+        write_whole(out / "verdict.txt", words + "\n")
         console.print(words, markup=False, soft_wrap=True)
-    console.print(f"results: {out} (frontier.png, validation.json, outcomes.parquet)", markup=False)
+    disturbed = disturbed_in(out)
+    if disturbed:
+        diagnostics.print(f"[yellow]warning:[/] {disturbed}", soft_wrap=True)
+    console.print(f"results: {out} (frontier.svg, validation.json, outcomes.parquet)", markup=False)
     stored = json.loads((out / "validation.json").read_text())
     return Output({"folder": out, "verdict": words, **stored})
 

@@ -7,6 +7,7 @@ import typer
 
 from shmsim.console import Bar, complete_profile, console, diagnostics
 from shmsim.program import FAILURE, Output, Written
+from shmsim.whole import write_whole
 
 HELP: Final = """Write what came out as one file for the leaderboard, without private data.
 
@@ -56,7 +57,7 @@ def contribute_command(
         diagnostics.print("nothing was saved")
         raise typer.Exit(FAILURE)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
     console.print(
         f"bundle: {path}; to add this machine to the leaderboard, see "
         "experiments/leaderboard/README.md",

@@ -7,6 +7,7 @@ it: work after a sleep is the slower, the more code it runs through.
 import time
 from typing import NamedTuple
 
+from realrun.device.bulk import Bulk
 from realrun.device.interface import Device, Launched
 from realrun.publisher import Publisher
 from realrun.ring import PENDING, WARM_UP, Message
@@ -146,10 +147,12 @@ class WorkerCycle:
         self._replies = replies
         self._is_output = is_output
 
-    def launch(self, message: Message) -> Task:
-        """Launch what a message calls for."""
+    def launch(self, message: Message, bulk: Bulk | None = None) -> Task:
+        """Launch what a message calls for, with the bulk that came with it."""
         call = decode_request(message.payload)
         self._device.load(call)
+        if bulk is not None:
+            self._device.upload(bulk)
         launched = self._device.launch(call, is_warm_up=bool(message.flags & WARM_UP))
         return Task(call, launched, known_of_call(call), bool(message.flags & PENDING))
 

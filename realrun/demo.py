@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from realrun.host import machine_facts, warnings_about
 from shmsim.console import console, details, diagnostics
+from shmsim.whole import write_whole
 from shmsim.workload import read_trace
 
 _CONFIG: Final = """\
@@ -86,7 +87,7 @@ def run_demo(folder: Path, trace: Path | None) -> dict[str, Any]:
         read_trace(trace)  # before a minute of calibration, not after
     folder.mkdir(parents=True, exist_ok=True)
     config, profile, policy = (folder / n for n in ("config.toml", "profile.json", "policy.json"))
-    config.write_text(demo_config(trace))
+    write_whole(config, demo_config(trace))
     facts = machine_facts()
     console.print(
         f"this box: {facts['cpu']}, {len(facts['affinity'])} usable cores, "

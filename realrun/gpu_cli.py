@@ -1,6 +1,5 @@
 """The ``realrun gpu-check`` command, and what ``realrun calibrate --gpu`` prints."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -9,8 +8,6 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from realrun.host import machine_facts
-from shmsim.claims import write_claims
 from shmsim.console import Bar, console, diagnostics, print_uncut
 from shmsim.program import Output, Written
 from shmsim.units import MS, US, format_ns
@@ -49,40 +46,16 @@ def gpu_check_command(
     """Check everything that needs a GPU, in under 8 minutes: costs, policies, tests.
 
     Calibrates GPU and box, predicts each cell that it runs, and holds both to each other. Writes
-    profile.json, found.json, claims.json and predicted.png; exits with 1 if a claim does not hold.
-    Which GPU: the first that CUDA_VISIBLE_DEVICES shows.
+    profile.json, found.json, claims.json and predicted.png, and logs of what failed; exits with 1
+    if a claim does not hold. Which GPU: the first that CUDA_VISIBLE_DEVICES shows.
+    'python -m realrun.gpu_check' does the same where only torch, numpy and pyzmq are installed.
     """
-    from realrun.calibrate_gpu import gpu_notes
-    from realrun.gpu_check import (
-        cells_table,
-        check,
-        claims_of,
-        draw_predictions,
-        spent_sentence,
-        write_found,
-    )
-    from shmsim.profile import MachineProfile
+    from realrun.gpu_check.carry_out import carry_out
 
-    out.mkdir(parents=True, exist_ok=True)
     with Bar() as bar:
-        found = check(out, bar.show)
-    write_found(out / "found.json", found)
-    claims_found = claims_of(found)
-    write_claims(out / "claims.json", machine_facts(), claims_found)
-    if found.rows:
-        draw_predictions(out / "predicted.png", found.rows, found.predicted)
-        print_uncut(cells_table(found))
-    for claim in claims_found:
-        mark = "[green]pass[/]" if claim.holds else "[red]fail[/]"
-        console.print(
-            f"{mark} {claim.id}: {claim.value:.4g} {claim.unit}, {claim.direction} {claim.bound:g}"
-        )
-    for text in found.failures:
-        console.print(f"[red]failed:[/] {escape(text)}", soft_wrap=True)
-    for note in gpu_notes(MachineProfile.read(out / "profile.json")):
+        done = carry_out(out, bar.show)
+    for line in done.lines:
+        console.print(line, markup=False, soft_wrap=True)
+    for note in done.notes:
         diagnostics.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
-    console.print(spent_sentence(found), soft_wrap=True)
-    console.print(f"results: {out}", markup=False)
-    data = {"folder": out, "claims": claims_found, **json.loads((out / "found.json").read_text())}
-    holds = not found.failures and all(claim.holds for claim in claims_found)
-    return Output(data, holds)
+    return Output(done.data, done.holds)

@@ -161,7 +161,8 @@ def run_grid(
     profile_before
         On which costs a sweep, counted from 0, is predicted; asked right before it.
     folder
-        Where the records are, ``FOLDER/CELL/TAPE-RUN``, and where new ones are stored.
+        Where the records are, ``FOLDER/CELL/TAPE-RUN``, and where new ones are stored. What the
+        processes of a run said that failed is in ``FOLDER/logs``.
     progress
         Told about each run.
 
@@ -287,7 +288,7 @@ def _stored_or_run(
                 "cores of this box have changed since; store the new runs in another folder"
             )
         return RunRecords.read(place)
-    records = run_once(spec)
+    records = run_once(spec, logs=folder / "logs")
     unfinished = place.with_name(f"{place.name}.unfinished-{os.getpid()}")
     try:
         records.write(unfinished)

@@ -17,6 +17,7 @@ from shmsim.claims import Claim
 from shmsim.console import wide
 from shmsim.profile import MachineProfile
 from shmsim.units import MS
+from shmsim.whole import write_whole
 
 QUANTITIES: Final = ("tpot_p50", "itl_p99", "cpu")
 #: Not all: a cell whose noise is as large as its margin cannot hold, whatever the model does. That
@@ -206,4 +207,4 @@ def record(results: list[CellResult], profiles: list[MachineProfile]) -> dict[st
 def write_record(path: Path, results: list[CellResult], profiles: list[MachineProfile]) -> None:
     """Store `record` as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record(results, profiles), indent=1) + "\n")
+    write_whole(path, json.dumps(record(results, profiles), indent=1) + "\n")

@@ -63,6 +63,8 @@ class Received(NamedTuple):
         The object.
     leases
         Its slots of the arena.
+    routes
+        Which way each of its parts came.
     """
 
     call_id: int
@@ -71,6 +73,7 @@ class Received(NamedTuple):
     seen_ns: int
     content: Any
     leases: tuple[Lease, ...]
+    routes: tuple[int, ...] = (INLINE,)
 
     def hold_until(self, event: Event) -> None:
         """Keep its slots of the arena until a copy to a device has completed, at least."""
@@ -116,6 +119,9 @@ class Sender:
     copies
         Whether the socket route copies before it sends. Without, `send` returns once the kernel has
         taken everything.
+    publisher
+        Of this ring, if somebody else publishes there too and keeps the records; nobody is woken
+        for a message in the making then. None: one of its own.
 
     Attributes
     ----------
@@ -123,6 +129,8 @@ class Sender:
         How many parts went inline, to the arena and by socket.
     n_fallbacks
         How many of them were wanted elsewhere, where there was no room.
+    arena
+        Its slots; None if there are none.
     """
 
     def __init__(
@@ -134,6 +142,7 @@ class Sender:
         routes: RoutePolicy,
         *,
         copies: bool = True,
+        publisher: Publisher | None = None,
     ) -> None:
         """Open the ring, the arena and the sockets."""
         if not hasattr(routes, "route"):
@@ -143,21 +152,18 @@ class Sender:
         self._segment = segment
         self._ring = ring
         self._routes = routes
-        self.writer = RingWriter(segment, ring)
-        site = SCHEDULER_SLOT if ring == segment.layout.request else WORKER_SLOT
-        uniform = Tape(0).uniform(ring.name, "slot policy")
-        watch = SlotWatch(self.writer, segment)
-        self.waiter = Waiter(ring.name, site, watch, policy, costs, uniform, records=False)
-        self._publisher = Publisher(self.writer, self.waiter)
+        self._publisher = publisher or _publisher(segment, ring, policy, costs)
+        self.writer, self.waiter = self._publisher.writer, self._publisher.waiter
         has_arena = ring == segment.layout.request and segment.layout.arena.classes
-        self._arena = ArenaWriter(segment) if has_arena else None
+        self.arena = ArenaWriter(segment) if has_arena else None
         self._divert_bytes = segment.layout.arena.divert_bytes
         self._encoder = Encoder(self._divert_bytes)
         self._slot_bytes = ring.slot_bytes
         self._small: dict[int, bool] = {}
         self._copies = copies
         # With a core for everybody only: else who looks on could hold up whom it waits for.
-        self._can_announce = self.writer.can_announce and _n_cores() > segment.layout.n_workers
+        has_cores = _n_cores() > segment.layout.n_workers
+        self._can_announce = publisher is None and self.writer.can_announce and has_cores
         self._sent_ns = 0
         self._announces = self._can_announce  # a message that is made quickly, as the last one was
         self._sockets: PayloadSender | None = None
@@ -230,7 +236,7 @@ class Sender:
         self, n_bytes: int, message_bytes: int, is_stream: bool, room: int, free: list[int]
     ) -> tuple[int, int]:
         """What the policy wants for a part, and what is possible."""
-        n_free = self._arena.n_free_for(n_bytes, free) if self._arena and free else 0
+        n_free = self.arena.n_free_for(n_bytes, free) if self.arena and free else 0
         ctx = RouteContext(n_bytes, is_stream, message_bytes, self._slot_bytes, n_free)
         wanted = self._routes.route(ctx)
         route = settle(wanted, n_bytes <= room, n_free)
@@ -260,7 +266,7 @@ class Sender:
                 f"slot has {self._slot_bytes:,}; raise the size from which buffers are parts of "
                 f"their own ({self._divert_bytes:,} bytes), or make slots larger"
             )
-        free = self._arena.free() if self._arena is not None else []
+        free = self.arena.free() if self.arena is not None else []
         rows: list[_Placed] = [_NOWHERE] * len(sizes)
         inline: list[BytesLike] = [table := bytearray(table_bytes)]
         at = table_bytes
@@ -275,8 +281,8 @@ class Sender:
                 wanted, route = self._route(n_bytes, message_bytes, part == 0, room, free)
                 n_fallbacks += route != wanted
                 if route == ARENA:
-                    assert self._arena is not None, "settled for an arena that is not there"
-                    slot, generation = self._arena.write(pieces[part], n_bytes, free)
+                    assert self.arena is not None, "settled for an arena that is not there"
+                    slot, generation = self.arena.write(pieces[part], n_bytes, free)
                     rows[part] = _Placed(route, slot, generation, n_bytes)
                     message_bytes -= n_bytes
                 elif route == INLINE:
@@ -296,10 +302,10 @@ class Sender:
                 _PART.pack_into(table, _COUNT.size + _PART.size * part, *row)
             published_ns = self._publisher.send(call_id, flags | PARTS, inline, known)
         except BaseException:
-            if self.writer.sequence == n_before and self._arena is not None:
+            if self.writer.sequence == n_before and self.arena is not None:
                 for row in rows:
                     if row.route == ARENA:
-                        self._arena.take_back(row.place)
+                        self.arena.take_back(row.place)
             raise
         self.n_fallbacks += n_fallbacks
         for row in rows:
@@ -331,6 +337,11 @@ class Receiver:
         How to wait for a message, and what the policy is told.
     rehearse
         A harmless repeat of the work that follows a message, for plans that ask for it.
+
+    Attributes
+    ----------
+    arena
+        What it has of the slots; None if they are not for this ring.
     """
 
     def __init__(
@@ -345,10 +356,11 @@ class Receiver:
         """Open the ring, the arena and, so that senders find it, the socket."""
         self.reader = RingReader(segment, ring, reader)
         is_request = ring == segment.layout.request
-        self._arena = ArenaReader(segment, reader) if is_request else None
+        self.arena = ArenaReader(segment, reader) if is_request else None
         folder = segment.ticket.folder
         self._sockets = PayloadReceiver(Path(folder), ring, reader) if folder else None
         self._leases: tuple[Lease, ...] = ()
+        self._came_by: tuple[int, ...] = ()
         name = f"{ring.name} reader {reader}"
         site = WORKER_RECV if is_request else SCHEDULER_RECV
         uniform = Tape(0).uniform(name, "policy")
@@ -378,10 +390,23 @@ class Receiver:
             one can be received.
         """
         waiter = self.waiter
+        plan = waiter.begin(0, known)
+        seen_ns, numbers, received = self.take(plan, waiter.rehearse, timeout_ns)
+        waiter.end(seen_ns, numbers, received.published_ns)
+        return received
+
+    def take(
+        self, plan: tuple[int, ...], rehearse: Callable[[], None], timeout_ns: int | None
+    ) -> tuple[int, bytes, Received]:
+        """Carry out a flat plan until there is a message, and take it; raises as `receive`.
+
+        Returns
+        -------
+        tuple
+            When it was seen; how the wait went (`realrun.waiting.RawWait.of`); the message.
+        """
         deadline_ns = None if timeout_ns is None else time.monotonic_ns() + timeout_ns
-        seen_ns, numbers, taken = self.reader.try_receive(
-            waiter.begin(0, known), waiter.rehearse, timeout_ns, _SMALL_BYTES
-        )
+        seen_ns, numbers, taken = self.reader.try_receive(plan, rehearse, timeout_ns, _SMALL_BYTES)
         if taken is None:
             call_id, flags, published_ns, content = self._read_large(deadline_ns)
         else:
@@ -390,18 +415,19 @@ class Receiver:
                 content = self._gather(memoryview(payload), deadline_ns)
             else:
                 content = decode(payload)
-        waiter.end(seen_ns, numbers, published_ns)
-        leases = self._leases
+        received = Received(call_id, flags, published_ns, seen_ns, content, ())
         if flags & PARTS:
-            flags -= PARTS
+            received = received._replace(
+                flags=flags - PARTS, leases=self._leases, routes=self._came_by
+            )
             self._leases = ()
-        return Received(call_id, flags, published_ns, seen_ns, content, leases)
+        return seen_ns, numbers, received
 
     def learn(self) -> None:
         """Let the policy learn from the last wait; off the critical path."""
         self.waiter.learn()
-        if self._arena is not None:
-            self._arena.release_completed()
+        if self.arena is not None:
+            self.arena.release_completed()
 
     def _read_large(self, deadline_ns: int | None) -> tuple[int, int, int, Any]:
         """Rebuild the object of a message without a copy of its whole payload."""
@@ -421,10 +447,11 @@ class Receiver:
             content = decode(parts[0], parts[1:])
         except BaseException:
             for row in rows[len(parts) :]:
-                if row.route == ARENA and self._arena is not None:
-                    self._arena.give_up(row.place, row.serial)
+                if row.route == ARENA and self.arena is not None:
+                    self.arena.give_up(row.place, row.serial)
             raise
         self._leases = leases
+        self._came_by = tuple([row.route for row in rows])
         return content
 
     def _take_parts(
@@ -448,9 +475,9 @@ class Receiver:
                 # The stream need not be kept: nothing of what it becomes aliases it.
                 view = payload[at : at + row.n_bytes]
                 view = bytearray(view) if part else view
-            elif row.route == ARENA and self._arena is not None:
+            elif row.route == ARENA and self.arena is not None:
                 try:
-                    view, lease = self._arena.view(row.place, row.serial, row.n_bytes)
+                    view, lease = self.arena.view(row.place, row.serial, row.n_bytes)
                 except ValueError as error:
                     raise BadMessage(f"part {part}: {error}") from None
                 leases.append(lease)
@@ -475,6 +502,18 @@ class Receiver:
         """Close the socket."""
         if self._sockets is not None:
             self._sockets.close()
+
+
+def _publisher(
+    segment: Segment, ring: RingLayout, policy: WaitPolicy, costs: WaitCosts
+) -> Publisher:
+    """One that keeps no records."""
+    writer = RingWriter(segment, ring)
+    site = SCHEDULER_SLOT if ring == segment.layout.request else WORKER_SLOT
+    uniform = Tape(0).uniform(ring.name, "slot policy")
+    watch = SlotWatch(writer, segment)
+    waiter = Waiter(ring.name, site, watch, policy, costs, uniform, records=False)
+    return Publisher(writer, waiter)
 
 
 def _n_cores() -> int:

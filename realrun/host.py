@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+import shmsim
 from realrun.native import IMPLEMENTATION, RELAX
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -24,6 +25,8 @@ IDENTITY: Final = (
     "halt_poll_ns", "implementation",
 )  # fmt: skip
 
+_DMA_LATENCY: Final = Path("/dev/cpu_dma_latency")
+_RAPL: Final = Path("/sys/class/powercap")
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 _prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
@@ -68,6 +71,38 @@ def settled_heap() -> Iterator[None]:
             gc.enable()
 
 
+class CannotKeepAwake(RuntimeError):  # noqa: N818 - what is wrong, by its name
+    """Idle CPUs sleep as the kernel likes."""
+
+
+@contextmanager
+def kept_awake() -> Iterator[None]:
+    """Keep idle CPUs of the whole box from sleeping, at the price of power.
+
+    Raises
+    ------
+    CannotKeepAwake
+        If this process may not ask for that, or the kernel does not know it.
+    """
+    try:
+        asked = _DMA_LATENCY.open("wb", buffering=0)
+    except OSError as error:
+        raise CannotKeepAwake(f"CPUs cannot be kept awake here ({error}); ask as root") from None
+    with asked:
+        asked.write(bytes(4))  # the request holds for as long as the file is open
+        yield
+
+
+def energy_uj() -> dict[str, int]:
+    """Energy that each CPU package has taken so far, microjoules; empty where nobody says."""
+    found = {}
+    for package in sorted(_RAPL.glob("intel-rapl:[0-9]*")):
+        said = _read(package / "energy_uj")
+        if said and package.name.count(":") == 1:
+            found[package.name] = int(said)
+    return found
+
+
 def usable_cores() -> list[int]:
     """Cores this process may run on."""
     return sorted(os.sched_getaffinity(0))
@@ -88,15 +123,6 @@ def quota_cores() -> float | None:
         if path == Path("/sys/fs/cgroup"):
             break
     return min(quotas) if quotas else None
-
-
-def run_queue_wait_ns() -> int:
-    """How long the threads of this process were ready to run without a core, so far."""
-    total = 0
-    for path in Path("/proc/self/task").glob("*/schedstat"):
-        fields = _read(path).split()
-        total += int(fields[1]) if len(fields) == 3 else 0
-    return total
 
 
 def machine_facts() -> dict[str, Any]:
@@ -123,17 +149,19 @@ def machine_facts() -> dict[str, Any]:
         "relax": RELAX,
         "python": platform.python_version(),
         "numpy": version("numpy"),
-        "shmsim": version("shmsim"),
+        "shmsim": shmsim.__version__,  # also where nobody installed it
     }
 
 
 def differing_facts(profile_machine: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """Which facts tell that a profile was not measured on this box as it is now."""
-    return [
-        f"{name}: profile {profile_machine.get(name)!r}, here {here.get(name)!r}"
+    unsaid = [n for n in IDENTITY if n not in profile_machine and here.get(n) is not None]
+    told = [
+        f"{name}: profile {profile_machine[name]!r}, here {here.get(name)!r}"
         for name in IDENTITY
-        if profile_machine.get(name) != here.get(name)
+        if name in profile_machine and profile_machine[name] != here.get(name)
     ]
+    return [*told, f"it does not say {', '.join(unsaid)}"] if unsaid else told
 
 
 def warnings_about(facts: dict[str, Any]) -> list[str]:

@@ -19,7 +19,6 @@ from shmsim.routing import NO_ARENA, ArenaPlan, check_arena
 LINE_BYTES: Final = 64
 MAGIC: Final = 0x53484D53494D3032  # "SHMSIM02", read as one big-endian word
 MAX_WORKERS: Final = 64  #: a word has that many bits, one for each reader that is armed
-END_SLOTS: Final = 4  #: steps in flight are two at most, so that an end ring is never full
 
 # Offsets within the control line. Written by the owner before anybody attaches, but for ORIGIN.
 MAGIC_AT: Final = 0
@@ -164,7 +163,7 @@ class BoardLayout:
 
     at: int
     n_workers: int
-    n_rows: int = 64  # steps in flight at once are far fewer, a late thread aside
+    n_rows: int = 64  # steps in flight at once are fewer, a late thread aside
 
     def cell_at(self, serial: int, worker: int) -> int:
         """The line with (serial, launched_ns) of one worker."""
@@ -258,6 +257,8 @@ class SegmentLayout:
         How many workers, from the first on, have a device that says itself when a step is done.
     end_slot_bytes
         What one step needs in such a worker's end ring: its inputs and its outputs.
+    n_end_slots
+        Slots of every end ring: twice the steps in flight, so that it is never full.
     """
 
     n_workers: int
@@ -267,6 +268,7 @@ class SegmentLayout:
     arena: ArenaPlan = NO_ARENA
     n_devices: int = 0
     end_slot_bytes: int = LINE_BYTES
+    n_end_slots: int = 4
 
     def __post_init__(self) -> None:
         """Refuse geometry that cannot work."""
@@ -277,6 +279,7 @@ class SegmentLayout:
             ("reply_slot_bytes", self.reply_slot_bytes, 0, 1 << 40),
             ("n_devices", self.n_devices, 0, self.n_workers),
             ("end_slot_bytes", self.end_slot_bytes, 1, 1 << 40),
+            ("n_end_slots", self.n_end_slots, 2, 1 << 20),
         ):
             if type(value) is not int:
                 raise TypeError(f"{name} must be a whole number, got {value!r}")
@@ -331,7 +334,8 @@ class SegmentLayout:
         rings: list[RingLayout] = []
         at = self.board.end
         for worker in range(self.n_devices):
-            rings.append(RingLayout(f"end{worker}", at, END_SLOTS, self.end_slot_bytes, 1))
+            shape = self.n_end_slots, self.end_slot_bytes, 1
+            rings.append(RingLayout(f"end{worker}", at, *shape))
             at = rings[-1].end
         return tuple(rings)
 

@@ -9,10 +9,11 @@ import time
 from functools import partial
 from typing import Final
 
-from realrun.host import prepare_process, run_queue_wait_ns, settled_heap
+from realrun.host import prepare_process, settled_heap
 from realrun.layout import OWNER_PID_AT, SegmentLayout
 from realrun.rehearsal import Rehearsal
 from realrun.ring import LEAVE, RingReader, RingWriter
+from realrun.run_queue import run_queue_wait_ns
 from realrun.segment import Segment, Ticket
 from realrun.waiting import Stopped
 from shmsim.policies import WakeAhead

@@ -1,9 +1,11 @@
 """Publishes by policy: the writer of a full ring waits for a slot as readers wait for messages.
 
-Why nobody waits for ever: the scheduler has at most two steps in flight and every ring has at least
-two slots. It owes the workers nothing while it waits for a slot, and they need nothing from it to
-release one, unless the output rank in turn waits for a slot of the reply ring; but that ring holds
-a reply for each step in flight, so it is never full (tests/real/test_back_pressure.py).
+Why nobody waits for ever: the scheduler owes the workers nothing while it waits for a slot, and
+they need nothing from it to release one, unless whoever reads calls in turn waits for a slot of the
+reply ring. In sync one step is in flight, and every ring has at least two slots, so that it is
+never full. In async it can be, with more steps in flight than slots; but then a thread of its own
+replies, and the one that reads calls goes on (tests/protocol/test_two_rings.py,
+tests/real/test_back_pressure.py).
 """
 
 from realrun.native import BytesLike

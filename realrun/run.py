@@ -5,22 +5,26 @@ shared memory and no file behind.
 """
 
 import contextlib
+import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from realrun.host import machine_facts, usable_cores
+from realrun.causes import cause_in, reason_in
+from realrun.host import machine_facts
 from realrun.layout import CALL_ID, FLAGS, ORIGIN_AT, READY
 from realrun.model.geometry import check_shares, geometry_of, model_of
+from realrun.placement import assign_cores
 from realrun.ring import WARM_UP
 from realrun.segment import Segment
 from realrun.spec import RunSpec, policy_to_json
-from shmsim.config import EngineConfig, PayloadConfig, RunConfig
+from shmsim.config import EngineConfig, RunConfig
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
 from shmsim.tape import Tape
@@ -31,6 +35,8 @@ _LOOK_EVERY_S: Final = 0.02
 _START_LIMIT_S: Final = 60.0
 _LOADING_LIMIT_S: Final = 420.0  # with a model to load and graphs to capture
 _STALL_LIMIT_S: Final = 30.0  # beyond the longest step and the longest idle period
+#: Of what the scheduler says about a run.
+_KEPT: Final[tuple[str, ...]] = ("tokens_crc32", "bulk_digest")
 _GRACE_S: Final = 0.3  # who is told to stop has nothing left to save
 
 #: Called with the number of steps so far.
@@ -41,10 +47,8 @@ class RunFailed(RuntimeError):  # noqa: N818 - the outcome, by its name
     """A run that did not finish; says which process failed and how."""
 
 
-def assign_cores(n_processes: int) -> tuple[int, ...]:
-    """A core for each process; empty if there are fewer cores than processes."""
-    cores = usable_cores()
-    return tuple(cores[:n_processes]) if len(cores) >= n_processes else ()
+class OutOfTime(RunFailed):
+    """A run that was stopped because it had no more time, whatever it was at."""
 
 
 def make_spec(
@@ -69,19 +73,14 @@ def make_spec(
         config.handoff,
         config.workload,
         config.device,
+        config.payload,
         policy,
         costs,
         config.seed,
         replication,
-        assign_cores(_n_pinned(config)) if config.pin else (),
+        assign_cores(config),
         echo_guard_ns(costs),
     )
-
-
-def _n_pinned(config: RunConfig) -> int:
-    """How many cores a run wants: for each process, and for what computes on a CPU."""
-    n_computing = config.engine.n_devices if config.device.kind == "cpu" else 0
-    return 1 + config.engine.workers + n_computing
 
 
 def _check_contexts(config: RunConfig, replication: int) -> None:
@@ -108,24 +107,48 @@ def _refuse_what_only_the_model_has(config: RunConfig) -> None:
         "engine.device_wait": not computes and engine.device_wait != plain.device_wait,
         "engine.devices": not computes and engine.devices != plain.devices,
         "cores.engines": config.cores.engines != 1,
-        "[payload]": config.payload != PayloadConfig(),
+        "payload.output_bytes": config.payload.output_bytes > 0,
     }
     for name, is_set in modelled.items():
         if is_set:
             raise ValueError(
                 f"{name} is for the model only: the real loop has one engine, a device for each "
                 "worker, which is waited for in one way unless it computes (docs/devices.md), and "
-                "no bulk payloads; leave it out, or use shmsim simulate"
+                "no bulk in replies; leave it out, or use shmsim simulate"
             )
+    if config.payload.carries_bulk and config.payload.memory != "none" and not computes:
+        raise ValueError(
+            f'payload.memory = "{config.payload.memory}", but a device of kind '
+            f'"{config.device.kind}" has no memory to copy to; set it to "none", or device.kind '
+            'to "cpu" or "cuda"'
+        )
 
 
-def run_once(spec: RunSpec, progress: Progress | None = None) -> RunRecords:
+def run_once(
+    spec: RunSpec,
+    progress: Progress | None = None,
+    logs: Path | None = None,
+    limit_s: float = math.inf,
+) -> RunRecords:
     """Run scheduler and workers once.
+
+    Parameters
+    ----------
+    spec
+        What to run.
+    progress
+        Told how many steps are done.
+    logs
+        Folder for what the processes wrote, if the run fails: the error quotes one line of it.
+    limit_s
+        How long it may take, loading included.
 
     Raises
     ------
     RunFailed
         If a process died or nothing moved for half a minute; names it.
+    OutOfTime
+        If the limit was reached.
     OSError
         If shared memory cannot be had.
     """
@@ -133,7 +156,10 @@ def run_once(spec: RunSpec, progress: Progress | None = None) -> RunRecords:
     with Segment.create(spec.layout, spec.handoff.doorbell, with_folder=True) as segment:
         folder = Path(segment.ticket.folder)
         with _children(spec, segment, folder) as children:
-            _watch(children, segment, spec, progress)
+            try:
+                _watch(children, segment, spec, progress, limit_s)
+            except RunFailed as failed:
+                raise type(failed)(f"{failed}{_keep_logs(children, logs)}") from None
         return _gather(spec, folder)
 
 
@@ -143,9 +169,9 @@ class _Child:
     def __init__(self, process: int, spec_path: Path, segment: Segment, folder: Path) -> None:
         self.name = "scheduler" if process == 0 else f"worker {process - 1}"
         self.ready_at = segment.layout.ready_at(process) + READY
-        self._log = folder / f"{process}.log"
+        self.log = folder / f"{process}.log"
         command = [sys.executable, "-m", "realrun.child", str(process), str(spec_path)]
-        with self._log.open("wb") as log:
+        with self.log.open("wb") as log:
             # A group of its own: Ctrl-C reaches the parent alone, which stops the rest in order. A
             # session of its own would be an autogroup: sched_yield leaves the core to none outside.
             self.popen = subprocess.Popen(
@@ -163,12 +189,13 @@ class _Child:
         code = self.popen.poll()
         if code is None or code == 0:
             return None
+        said = self.log.read_text(errors="replace")
         if code < 0:
-            return f"{self.name} (pid {self.popen.pid}) was killed by {signal.Signals(-code).name}"
-        said = self._log.read_text(errors="replace").strip().splitlines()
-        return f"{self.name} (pid {self.popen.pid}) ended with exit code {code}" + (
-            f": {said[-1]}" if said else ""
-        )
+            how = f"was killed by {signal.Signals(-code).name}"
+            why = cause_in(said)  # C++ aborts over an exception; any other line is no reason
+        else:
+            how, why = f"ended with exit code {code}", reason_in(said)
+        return f"{self.name} (pid {self.popen.pid}) {how}" + (f": {why}" if why else "")
 
 
 @contextlib.contextmanager
@@ -182,6 +209,20 @@ def _children(spec: RunSpec, segment: Segment, folder: Path) -> Iterator[list[_C
         yield children
     finally:
         _stop(children, segment)
+
+
+def _keep_logs(children: list[_Child], logs: Path | None) -> str:
+    """Copy what processes said, and say where it is; nothing if they said nothing."""
+    said = [child for child in children if child.log.exists() and child.log.stat().st_size]
+    if logs is None or not said:
+        return ""
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        for child in said:
+            shutil.copyfile(child.log, logs / f"{child.name.replace(' ', '')}.log")
+    except OSError as error:  # the failure of the run is the news
+        return f"; what its processes said cannot be kept: {error}"
+    return f"; all that its processes said is in {logs}"
 
 
 def _stop(children: list[_Child], segment: Segment) -> None:
@@ -198,7 +239,11 @@ def _stop(children: list[_Child], segment: Segment) -> None:
 
 
 def _watch(
-    children: list[_Child], segment: Segment, spec: RunSpec, progress: Progress | None
+    children: list[_Child],
+    segment: Segment,
+    spec: RunSpec,
+    progress: Progress | None,
+    limit_s: float,
 ) -> None:
     """Return when every child ended well; raise when one did not."""
     started = moved = time.monotonic()
@@ -222,6 +267,9 @@ def _watch(
             segment.unlink()  # everybody has it mapped: from here on nothing can be left behind
             named = False
             moved = now
+        if now - started > limit_s:
+            at = "while it was loading" if named else f"at step {_step(segment)}"
+            raise OutOfTime(f"stopped after {limit_s:.0f} s, when the time was over, {at}")
         if named and now - started > start_limit_s:
             raise RunFailed(f"not every process was ready within {start_limit_s:g} s")
         found = segment.load(segment.layout.request.head_at)
@@ -258,16 +306,27 @@ def _owes(segment: Segment, spec: RunSpec) -> bool:
     return n_replies < (n_requests - n_started) * replies_per_request
 
 
+def _check_bulk(rank: int, bulk: dict[str, Any], scheduler: dict[str, Any]) -> None:
+    """Refuse a run whose bulk came to a device as something else than was sent."""
+    if bulk.get("digest", scheduler.get("bulk_digest")) != scheduler.get("bulk_digest"):
+        raise RunFailed(
+            f"the bulk on the device of worker {rank} is not what was sent: a slot of the arena "
+            f"was written again before its copy had landed, or one of {bulk['copies']} copies "
+            "failed; the figures of this run mean nothing"
+        )
+
+
 def _gather(spec: RunSpec, folder: Path) -> RunRecords:
     """The records of all processes as one."""
     records = RunRecords.read(folder / "0")
-    tokens_crc = records.meta["tokens_crc32"]
+    kept = {name: records.meta[name] for name in _KEPT if name in records.meta}
     devices = []
     for rank in range(spec.engine.workers):
         worker = RunRecords.read(folder / str(1 + rank))
         records.waits += worker.waits
         records.processes += worker.processes
         devices.append(worker.meta["device"])
+        _check_bulk(rank, worker.meta["device"].get("bulk", {}), records.meta)
         if rank == 0:
             device = {row.step: row for row in worker.steps}
             records.steps = [
@@ -281,9 +340,9 @@ def _gather(spec: RunSpec, folder: Path) -> RunRecords:
         "policy": policy_to_json(spec.policy),
         "seed": spec.seed,
         "replication": spec.replication,
-        "cores": list(spec.cores),
+        "cores": [cores._asdict() for cores in spec.cores],
         "machine": machine_facts(),
-        "tokens_crc32": tokens_crc,
+        **kept,
         "devices": devices,
         "emulated": any(device.get("emulated", False) for device in devices),
     }

@@ -9,6 +9,7 @@ from collections import deque
 from zlib import crc32
 
 from realrun.accounting import Accounting
+from realrun.bulk import BulkPublisher
 from realrun.calls import Replies
 from realrun.cycle import SchedulerCycle, Sent, known_of_batch
 from realrun.layout import ORIGIN_AT
@@ -63,7 +64,10 @@ class Scheduler:
             self._tape.uniform("scheduler", "slot policy"),
             rehearsal.rehearse_scheduler,
         )
-        self._publisher = Publisher(writer, slot_waiter)
+        self._bulk: BulkPublisher | None = None
+        if spec.payload.carries_bulk:
+            self._bulk = BulkPublisher(segment, writer, slot_waiter, spec)
+        self._publisher = self._bulk or Publisher(writer, slot_waiter)
         self._cycle = SchedulerCycle(self._publisher, computes=spec.device.computes)
         self._replies = Replies(
             [
@@ -105,9 +109,15 @@ class Scheduler:
         waiters = [*self._replies.waiters, self._publisher.waiter]
         process = accounting.row(0, self._publisher, waiters, self._replies.n_late)
         self._tell(2 * len(cycle.steps), LEAVE)
+        if self._bulk is not None:
+            self._bulk.await_slots(lambda: self._segment.stopped)
+            process = self._bulk.account(process)
+            self._bulk.close()
         rows = [row for waiter in waiters for row in waiter.rows_since(cycle.origin_ns)]
         # Of every request's tokens, in order: the same whatever the policy, the ranks, the batches.
         meta = {"tokens_crc32": crc32(repr(sorted(cycle.tokens.items())).encode())}
+        if self._bulk is not None:
+            meta["bulk_digest"] = self._bulk.digest()
         return RunRecords(cycle.steps, rows, batcher.request_rows(), [process], meta=meta)
 
     def _await_everybody(self) -> None:
@@ -129,7 +139,7 @@ class Scheduler:
         cycle = self._cycle
         batcher = Batcher(workload, self._engine.max_sequences, self._engine.max_batched_tokens)
         in_flight: deque[Sent] = deque()
-        depth = 2 if self._is_async else 1
+        depth = self._engine.depth
         while not batcher.is_finished:
             cycle.admit(batcher)
             while batcher.has_work and len(in_flight) < depth:

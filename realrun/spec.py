@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from realrun.layout import RingLayout, SegmentLayout
+from realrun.placement import ANYWHERE, ThreadCores
 from shmsim.config import (
     DeviceConfig,
     EngineConfig,
     HandoffConfig,
+    PayloadConfig,
     WorkloadConfig,
     parse_policy,
 )
 from shmsim.message import largest_bytes
+from shmsim.routing import NO_ARENA, SlotClass
 from shmsim.wait import WaitCosts, WaitPolicy
+from shmsim.whole import write_whole
 
 TOKEN_BYTES: Final = 8  #: of a token, or of a position, where a device reads or writes it
 
@@ -26,7 +30,7 @@ class RunSpec:
 
     Parameters
     ----------
-    engine, handoff, workload, device
+    engine, handoff, workload, device, payload
         As in the config.
     policy
         How everybody waits.
@@ -35,8 +39,8 @@ class RunSpec:
     seed, replication
         Of the tape.
     cores
-        Core of the scheduler, of each worker and, if they compute on CPUs, of each one's device;
-        empty leaves it to the kernel.
+        Of the threads of each process (`realrun.placement.assign_cores`), the scheduler first;
+        empty leaves all to the kernel.
     echo_guard_ns
         See `realrun.device.echo.EchoDevice`.
     """
@@ -45,11 +49,12 @@ class RunSpec:
     handoff: HandoffConfig
     workload: WorkloadConfig
     device: DeviceConfig
+    payload: PayloadConfig
     policy: WaitPolicy
     costs: WaitCosts
     seed: int
     replication: int
-    cores: tuple[int, ...]
+    cores: tuple[ThreadCores, ...]
     echo_guard_ns: int
 
     @property
@@ -61,9 +66,11 @@ class RunSpec:
             engine.workers,
             self.handoff.slots,
             slot_bytes,
+            arena=self.payload.plan if self.payload.carries_bulk else NO_ARENA,
             n_devices=engine.n_devices if self.device.computes else 0,
             # Positions that go to the device, and tokens that come back.
             end_slot_bytes=2 * TOKEN_BYTES * engine.max_sequences,
+            n_end_slots=2 * max(engine.depth, 2),
         )
 
     @property
@@ -84,6 +91,10 @@ class RunSpec:
         """The rings of the workers that reply."""
         return self.layout.replies[: None if self.handoff.replies == "all" else 1]
 
+    def cores_of(self, process: int) -> ThreadCores:
+        """Of the threads of one process; 0 is the scheduler, 1 + r the worker of rank r."""
+        return self.cores[process] if self.cores else ANYWHERE
+
     def write(self, path: Path) -> None:
         """Store for the children to read."""
         content = {
@@ -91,22 +102,25 @@ class RunSpec:
             "policy": policy_to_json(self.policy),
             "costs": self.costs._asdict(),
         }
-        path.write_text(json.dumps(content))
+        write_whole(path, json.dumps(content))
 
     @classmethod
     def read(cls, path: Path) -> "RunSpec":
         """Read what `write` stored."""
         content = json.loads(path.read_text())
+        payload = content["payload"]
+        arena = payload.pop("arena")
         return cls(
             EngineConfig(**content["engine"]),
             HandoffConfig(**content["handoff"]),
             WorkloadConfig(**content["workload"]),
             DeviceConfig(**content["device"]),
+            PayloadConfig(**payload, arena=tuple(SlotClass(*c) for c in arena)),
             policy_from_json(content["policy"]),
             WaitCosts(**content["costs"]),
             content["seed"],
             content["replication"],
-            tuple(content["cores"]),
+            tuple(ThreadCores(*cores) for cores in content["cores"]),
             content["echo_guard_ns"],
         )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from shmsim.inputs.measured_steps import FEWEST_SAMPLES
 from shmsim.metrics import step_time_ns
 from shmsim.records import RunRecords
+from shmsim.whole import whole
 
 
 def write_steps(path: Path, records: RunRecords) -> int:
@@ -32,7 +33,7 @@ def write_steps(path: Path, records: RunRecords) -> int:
             f"no number of decoding sequences came in {FEWEST_SAMPLES} steps without prompt "
             "tokens; let the workload run longer"
         )
-    with path.open("w", newline="") as file:
+    with whole(path) as unfinished, unfinished.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("n_decode", "step_ns"))
         writer.writerows(kept)

@@ -95,8 +95,8 @@ def validation_table(validation: Validation) -> Table:
     engine = config.engine
     table = Table(
         title=f"{engine.workers} worker(s), {engine.calls_per_step} call(s) per step, "
-        f"{engine.scheduling}, {escape(config.device.describe())}; {config.repeats} repeats, "
-        "± is half their range",
+        f"{engine.describe_scheduling()}, {escape(config.device.describe())}; "
+        f"{config.repeats} repeats, ± is half their range",
         title_justify="left",
         title_style="",
         box=box.SIMPLE_HEAD,

@@ -17,15 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from realrun.host import machine_facts, quota_cores, usable_cores
+from realrun.placement import assign_cores
 from realrun.run import make_spec, run_once
 from realrun.spec import policy_to_json
 from shmsim.config import NamedPolicy, RunConfig
 from shmsim.metrics import Summary, summarize, wait_delay_ns
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
-from shmsim.run_costs import refuse_unnamed_wait
 from shmsim.sim.run import simulate
 from shmsim.wait import SCHEDULER_RECV, WORKER_RECV, WaitPolicy
+from shmsim.whole import whole, write_whole
 
 #: The figures of one run that are compared, by column name; nanoseconds or cores.
 FIGURES = (
@@ -159,7 +160,8 @@ class Validation:
             }
             for o in self.outcomes
         ]
-        pq.write_table(pa.Table.from_pylist(rows), folder / "outcomes.parquet")
+        with whole(folder / "outcomes.parquet") as unfinished:
+            pq.write_table(pa.Table.from_pylist(rows), unfinished)
         content = {
             "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": machine_facts(),
@@ -167,7 +169,7 @@ class Validation:
             "config": config_to_json(self.config),
             "table": self.table(),
         }
-        (folder / "validation.json").write_text(json.dumps(content, indent=1) + "\n")
+        write_whole(folder / "validation.json", json.dumps(content, indent=1) + "\n")
 
 
 def config_to_json(config: RunConfig) -> dict[str, Any]:
@@ -215,7 +217,8 @@ def validate(
             records = predict(config, policy.policy, profile, repeat)
             outcomes.append(_outcome(records, "model", policy, repeat, config, folder))
             report(done + 1, n_runs, f"machine: {policy.name}, repeat {repeat + 1}")
-            records = run_once(make_spec(config, policy.policy, profile, repeat))
+            spec = make_spec(config, policy.policy, profile, repeat)
+            records = run_once(spec, logs=folder / "logs")
             outcomes.append(_outcome(records, "machine", policy, repeat, config, folder))
     finally:
         validation = Validation(config, profile, tuple(outcomes))
@@ -233,24 +236,29 @@ def predict(
     Raises
     ------
     ValueError
-        As of `shmsim.run_costs.costs_of_run` and `refuse_unnamed_wait`.
+        As of `shmsim.run_costs.costs_of_run`.
     """
-    refuse_unnamed_wait(config)
     return simulate(on_this_box(config), policy, profile, replication)
 
 
 def on_this_box(config: RunConfig) -> RunConfig:
     """The config with this box's cores and quota, where it names no others.
 
-    Where every thread can have a core they are left out: it makes no difference, and the model is
-    twice as fast.
+    Where every thread has a core they are left out: it makes no difference, and the model is
+    twice as fast. Where cores are shared, ``pin`` says whether the threads of a process share one,
+    which is what it means in the model.
     """
     engine, n_cores = config.engine, len(usable_cores())
-    n_threads = 1 + engine.workers * (2 if engine.scheduling == "async" else 1)
+    is_async = engine.scheduling == "async"
+    pinned = assign_cores(config)
+    share_one = is_async and any(worker.main == worker.replies for worker in pinned[1:])
+    n_threads = 1 + engine.workers * (2 if is_async else 1)
     quota = config.cores.quota or quota_cores() or 0.0
-    n_shared = n_cores if n_threads > n_cores or quota else 0
+    n_shared = n_cores if n_threads > n_cores or share_one or quota else 0
     cores = replace(config.cores, n=config.cores.n or n_shared, quota=quota)
-    return replace(config, cores=cores)
+    if config.cores.n:  # of another box
+        return replace(config, cores=cores)
+    return replace(config, cores=cores, pin=bool(pinned) and (share_one or not is_async))
 
 
 def _alternating(config: RunConfig) -> Iterator[tuple[int, NamedPolicy]]:

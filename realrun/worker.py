@@ -10,6 +10,8 @@ from queue import SimpleQueue
 from typing import Final
 
 from realrun.accounting import Accounting
+from realrun.bulk import BulkReader
+from realrun.cores import stay_on
 from realrun.cycle import Task, WorkerCycle
 from realrun.device.make import make_device
 from realrun.host import exact_timers
@@ -17,6 +19,7 @@ from realrun.layout import ORIGIN_AT
 from realrun.publisher import Publisher
 from realrun.rehearsal import Rehearsal
 from realrun.ring import LEAVE, START, RingReader, RingWriter, SlotWatch
+from realrun.run_queue import counted
 from realrun.segment import Segment
 from realrun.spec import RunSpec
 from realrun.waiter import Known, Waiter
@@ -70,10 +73,11 @@ class Worker:
             rehearsal.rehearse_worker,
         )
         self._publisher = Publisher(writer, slot_waiter)
+        self._bulk = BulkReader(segment, spec, rank) if spec.payload.carries_bulk else None
         self._waiter = Waiter(
             self._name,
             WORKER_RECV,
-            RingReader(segment, segment.layout.request, rank),
+            self._bulk or RingReader(segment, segment.layout.request, rank),
             spec.policy,
             spec.costs,
             tape.uniform(self._name, "policy"),
@@ -83,11 +87,12 @@ class Worker:
         self._cycle = WorkerCycle(
             self._device, self._publisher, replies=self._replies, is_output=rank == 0
         )
+        self._reply_core = spec.cores_of(1 + rank).replies
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def run(self) -> RunRecords:
         """Serve calls until told to leave."""
-        thread = threading.Thread(target=self._reply_thread, name="reply", daemon=True)
+        thread = threading.Thread(target=counted(self._reply_thread), name="reply", daemon=True)
         if self._is_async:
             thread.start()
         accounting = self._receive_until_leave()
@@ -100,6 +105,10 @@ class Worker:
         waiters = [self._waiter, self._publisher.waiter, *device.waiters]
         process = accounting.row(device.emulation_cpu_ns, self._publisher, waiters)
         facts = device.facts()
+        if self._bulk is not None:
+            process = self._bulk.account(process)
+            facts["bulk"] = {**facts.get("bulk", {}), **self._bulk.facts()}
+            self._bulk.close()
         device.close()
         origin_ns = self._segment.load(ORIGIN_AT)
         steps = [
@@ -124,7 +133,9 @@ class Worker:
                 accounting = Accounting(self._name)
                 known = _NOTHING_KNOWN
                 continue
-            task = self._cycle.launch(message)
+            bulk = None if self._bulk is None else self._bulk.take()
+            task = self._cycle.launch(message, bulk)
+            del bulk  # or its slot of the arena would be held until the next call
             known = task.known
             if self._two_calls:
                 if self._replies and not self._is_async:
@@ -156,10 +167,14 @@ class Worker:
         self._cycle.steps = []
         self._publisher.reset()
         self._device.begin()
+        if self._bulk is not None:
+            self._bulk.reset()
 
     def _finish(self, task: Task) -> None:
         """Wait for the device and, where it is due, reply."""
         self._cycle.reply(task, *self._device.wait(task.launched))
+        if self._bulk is not None:
+            self._bulk.release()  # what was copied for this step has landed
         if self._is_async:  # on the reply thread, of which this is all the work
             for waiter in self._device.waiters:
                 waiter.learn()
@@ -167,6 +182,7 @@ class Worker:
     def _reply_thread(self) -> None:
         """What vLLM's async output thread does: wait for the device beside the main thread."""
         exact_timers()
+        stay_on(self._reply_core)
         while (job := self._jobs.get()) is not None:
             try:
                 job()

@@ -46,7 +46,7 @@ class Batch(NamedTuple):
     @property
     def n_prefill_tokens(self) -> int:
         """Prompt tokens in the batch."""
-        return sum(chunk.n_tokens for chunk in self.prefill)
+        return sum([chunk.n_tokens for chunk in self.prefill]) if self.prefill else 0
 
     @property
     def token_for(self) -> tuple[int, ...]:

@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from shmsim.whole import write_whole
+
 _DIRECTIONS: Final = ("<=", ">=")
 
 
@@ -41,14 +43,17 @@ class Claim(NamedTuple):
         return self.value <= self.bound if self.direction == "<=" else self.value >= self.bound
 
 
-def write_claims(path: Path, machine: dict[str, Any], claims: list[Claim]) -> None:
-    """Store claims with the machine they were measured on."""
+def write_claims(
+    path: Path, machine: dict[str, Any], claims: list[Claim], origin: dict[str, Any] | None = None
+) -> None:
+    """Store claims with the machine they were measured on, and what code measured them when."""
     content = {
         "machine": machine,
+        **({} if origin is None else {"origin": origin}),
         "claims": [{**claim._asdict(), "holds": claim.holds} for claim in claims],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
 def read_claims(path: Path) -> list[Claim]:

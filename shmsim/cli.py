@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from shmsim.profile import MachineProfile
     from shmsim.sim.cluster import Cluster
     from shmsim.stats.estimate import Estimate
+    from shmsim.stats.warmup import WarmUp
 
 app = Program(
     "Predict how the processes of an LLM engine should wait for each other.\n\n"
@@ -120,20 +121,34 @@ def simulate_command(
             "--replications", "-r", min=1, help="Runs of each policy, all on the same tapes."
         ),
     ] = 5,
+    cores: Annotated[
+        bool,
+        typer.Option(
+            "--cores",
+            help="With --out: record too who was on which core, for 'shmsim timeline'. Replication "
+            "0 then runs in the SimPy engine, which is slow; the figures are the same.",
+        ),
+    ] = False,
 ) -> Output:
     """Predict what each policy does to TPOT, TTFT and CPU, with 95 % intervals.
 
     Example: shmsim simulate -p profile.json --policy spin --policy park
     """
-    from shmsim.figures import summarize_with_intervals
+    from shmsim.figures import summarize_with_intervals, warm_ups
     from shmsim.run_costs import notes_on_costs
     from shmsim.sim.engine import simulate_with
+    from shmsim.sim.run import has_cores, simulate
     from shmsim.sim.sweep import engine_that_pays, steps_of
 
     config = load_or_default(config_path)
+    if cores and out is None:
+        raise ValueError("--cores is about what is recorded; name a folder for it with --out")
+    if cores and not has_cores(config.cores):
+        raise ValueError("--cores records cores that threads share; set cores.n in the config")
     profile = load_profile(profile_path)
     policies = load_policies(policy) if policy else config.policies
     found: dict[str, dict[str, Estimate]] = {}
+    cuts: dict[str, dict[str, WarmUp]] = {}
     with Bar() as bar:
         for index, named in enumerate(policies):
             n_steps = replications * steps_of(config)
@@ -144,27 +159,41 @@ def simulate_command(
             for i in range(replications):
                 share = (index + i / replications) / len(policies)
                 bar.show(f"model: {named.name}, replication {i}", share)
-                runs.append(simulate_with(config, named.policy, profile, i, engine))
+                if cores and i == 0:  # the compiled engines do not note who was where
+                    runs.append(simulate(config, named.policy, profile, traces=True))
+                else:
+                    runs.append(simulate_with(config, named.policy, profile, i, engine))
             found[named.name] = summarize_with_intervals(runs, seed=config.seed)
+            if replications == 1:
+                cuts[named.name] = warm_ups(runs[0])
             if out is not None:
                 runs[0].write(out / named.name.replace("/", "_"))
     print_uncut(figures_table(found))
     console.print(
-        f"estimate and half-width: 95 % intervals, n = {replications} replications of seed "
-        f"{config.seed}, the same tapes for every policy"
+        f"estimate and half-width: 95 % intervals, {_resting_on(replications)} of seed "
+        f"{config.seed}, the same tape{'s' if replications > 1 else ''} for every policy"
     )
-    for note in (*table_notes(found), *notes_on_costs(config, profile)):
+    for note in (*table_notes(found), *warm_up_notes(cuts), *notes_on_costs(config, profile)):
         console.print(note, markup=False)
     if out is not None:
-        console.print(f"records: {out}", markup=False)
+        of_cores = ", with who was on which core, by the SimPy engine" if cores else ""
+        console.print(f"records: {out}{of_cores}", markup=False)
     return Output(
         {
             "policies": found,
             "replications": replications,
             "seed": config.seed,
             "records": out,
+            **({"warm_up": cuts} if cuts else {}),
         }
     )
+
+
+def _resting_on(replications: int) -> str:
+    """What the intervals of a table rest on."""
+    if replications > 1:
+        return f"n = {replications} replications"
+    return "from batches and sections of one run"
 
 
 @app.subcommand("tune")
@@ -527,6 +556,20 @@ def table_notes(found: dict[str, dict[str, "Estimate"]]) -> list[str]:
     return [
         *(f"{method}: {', '.join(dict.fromkeys(labels))}" for method, labels in methods.items()),
         *(f"? {', '.join(dict.fromkeys(labels))}: {note}" for note, labels in notes.items()),
+    ]
+
+
+def warm_up_notes(cuts: dict[str, dict[str, "WarmUp"]]) -> list[str]:
+    """What was cut from the front of single runs, a line for each policy."""
+    from shmsim.figures import shown
+
+    def told(name: str, cut: "WarmUp") -> str:
+        return f"{shown(f'{name}_mean_ns').label.removesuffix(' mean ms')} {cut.n_cut} of {cut.n}"
+
+    return [
+        f"warm-up (MSER-5), values of {policy} that were cut: "
+        + ", ".join(told(name, cut) for name, cut in of_policy.items())
+        for policy, of_policy in cuts.items()
     ]
 
 

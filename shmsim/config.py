@@ -54,8 +54,8 @@ class EngineConfig:
     calls_per_step
         1, or 2 as vLLM does (``execute_model``, ``sample_tokens``).
     scheduling
-        ``"sync"``, or ``"async"``: two batches in flight, as vLLM does unless told otherwise (since
-        0.14.0).
+        ``"sync"``, or ``"async"``: several batches in flight, as vLLM does unless told otherwise
+        (since 0.14.0).
     max_sequences, max_batched_tokens
         Limits of a batch, by vLLM's names ``max_num_seqs`` and ``max_num_batched_tokens``.
     device_wait
@@ -65,6 +65,10 @@ class EngineConfig:
     devices
         Workers that have a device, from the first on; the others receive every call and launch
         nothing. 0: all have. In the real loop only if devices compute.
+    batches_in_flight
+        With ``"async"``: how many batches are published, at most, before the tokens of the oldest
+        are taken in. A sequence is in each of them, with one token; the device works on one after
+        the other. vLLM has two.
     """
 
     workers: int = 1
@@ -74,11 +78,21 @@ class EngineConfig:
     max_batched_tokens: int = 2048
     device_wait: str = ""
     devices: int = 0
+    batches_in_flight: int = 2
 
     @property
     def n_devices(self) -> int:
         """How many devices take part in a step."""
         return self.devices or self.workers
+
+    @property
+    def depth(self) -> int:
+        """How many batches may be in flight, however they are scheduled."""
+        return self.batches_in_flight if self.scheduling == "async" else 1
+
+    def describe_scheduling(self) -> str:
+        """Say in a few words how batches are scheduled, for titles."""
+        return self.scheduling if self.depth <= 2 else f"async, {self.depth} in flight"
 
 
 @dataclass(frozen=True)
@@ -105,9 +119,7 @@ class HandoffConfig:
 
 @dataclass(frozen=True)
 class PayloadConfig:
-    """Bulk that the model's steps carry to every worker, such as images or prompt embeddings.
-
-    The real loop sends none, so this plays no part there.
+    """Bulk that steps carry to every worker, such as images or prompt embeddings.
 
     Parameters
     ----------
@@ -121,10 +133,12 @@ class PayloadConfig:
     arena
         Slot classes of the arena, from small to large; none for no arena.
     memory
-        What the arena is copied to the devices from: ``"registered"`` memory, or ``"pageable"`` as
-        what comes by the other routes always is; ``"none"``: nothing is copied to a device.
+        What bulk is copied to the devices from: ``"registered"``, slots of the arena that the
+        device knows; ``"pinned"``, a buffer that it is copied to first, so that its slot is free at
+        once; ``"pageable"``, any memory, as what comes by other routes than the arena always is
+        unless it is pinned; ``"none"``: nothing is copied to a device.
     output_bytes
-        Copied from the device in each step by whoever replies.
+        Of the model: copied from the device in each step by whoever replies.
     """
 
     bytes_per_prefill_token: int = 0
@@ -139,6 +153,15 @@ class PayloadConfig:
     def carries_bulk(self) -> bool:
         """Whether there is any."""
         return self.bytes_per_prefill_token > 0 or self.bytes_per_step > 0
+
+    def bytes_of(self, n_prefill_tokens: int) -> int:
+        """Bytes of bulk that a step with so many tokens of prompts carries to every worker."""
+        return self.bytes_per_step + self.bytes_per_prefill_token * n_prefill_tokens
+
+    @property
+    def holds_slots(self) -> bool:
+        """Whether a slot of the arena is held until a copy to a device has landed."""
+        return self.memory in ("registered", "pageable")
 
     @property
     def plan(self) -> ArenaPlan:
@@ -311,6 +334,8 @@ class DeviceConfig:
         thread waits in the driver).
     memory
         What inputs are copied to the GPU from: ``"registered"``, ``"pinned"`` or ``"pageable"``.
+    kernels
+        Of a decode step that is computed: ``"eager"``, torch's own, or ``"compiled"``, fused.
     """
 
     kind: str = "echo"
@@ -331,6 +356,7 @@ class DeviceConfig:
     collective: str = ""
     observe: str = "write"
     memory: str = "registered"
+    kernels: str = "eager"
 
     @property
     def computes(self) -> bool:
@@ -443,6 +469,9 @@ class RunConfig:
     payload: PayloadConfig = field(default_factory=PayloadConfig)
 
 
+#: Most batches in flight at once.
+MOST_IN_FLIGHT: Final = 16
+
 # What a value may be, by section and key: lowest and highest, or the allowed words.
 _DAY_NS: Final = 86_400 * S
 _ALLOWED: Final[dict[str, Any]] = {
@@ -452,6 +481,7 @@ _ALLOWED: Final[dict[str, Any]] = {
     "engine.max_sequences": (1, 4096),
     "engine.max_batched_tokens": (1, 1 << 20),
     "engine.devices": (0, 64),
+    "engine.batches_in_flight": (2, MOST_IN_FLIGHT),
     "handoff.doorbell": ("futex", "eventfd", "zmq"),
     "handoff.slots": (2, 1 << 20),
     "handoff.slot_bytes": (0, 1 << 40),
@@ -485,6 +515,7 @@ _ALLOWED: Final[dict[str, Any]] = {
     "device.collective": ("", "none", "gloo", "nccl", "symm"),
     "device.observe": ("write", "copy", "query", "blocking", "sync"),
     "device.memory": ("registered", "pinned", "pageable"),
+    "device.kernels": ("eager", "compiled"),
     "device.step_ns": (1 * US, 60 * S),
     "device.per_sequence_ns": (0, 1 * S),
     "device.per_prefill_token_ns": (0, 1 * S),
@@ -498,7 +529,7 @@ _ALLOWED: Final[dict[str, Any]] = {
     "payload.bytes_per_step": (0, 1 << 40),
     "payload.routes": tuple(ROUTE_PRESETS),
     "payload.divert_bytes": (1, 1 << 40),
-    "payload.memory": ("none", "registered", "pageable"),
+    "payload.memory": ("none", "registered", "pinned", "pageable"),
     "payload.output_bytes": (0, 1 << 40),
     "payload.arena.slot_bytes": (1, 1 << 40),
     "payload.arena.slots": (1, 1 << 20),
@@ -554,6 +585,11 @@ def parse_config(content: dict[str, Any], folder: Path = Path()) -> RunConfig:
             f"engine.devices must be at most engine.workers = {engine.workers}, got "
             f"{engine.devices}; 0 gives each worker one"
         )
+    if engine.scheduling == "sync" and "batches_in_flight" in tables["engine"]:
+        raise ConfigError(
+            'engine.batches_in_flight needs engine.scheduling = "async": with "sync" one batch is '
+            "in flight at a time; remove it, or change scheduling"
+        )
     if engine.device_wait:
         try:
             parse_policy(engine.device_wait)
@@ -606,9 +642,9 @@ _DEVICE_KEYS: Final = {
         "model", "gpu", "tensor_parallel", "memory_efficiency", "compute_efficiency", "overhead",
         "all_reduce", "jitter",
     ),
-    "cpu": ("model", "max_len", "sleep", "collective", "file", "per_prefill_token"),
+    "cpu": ("model", "max_len", "sleep", "collective", "kernels", "file", "per_prefill_token"),
     "cuda": (
-        "model", "max_len", "sleep", "collective", "observe", "memory", "file",
+        "model", "max_len", "sleep", "collective", "observe", "memory", "kernels", "file",
         "per_prefill_token",
     ),
 }  # fmt: skip

@@ -18,7 +18,7 @@ from shmsim.records import RequestRow, RunRecords
 from shmsim.stats.estimate import CONFIDENCE, Estimate, mean_of_replications
 from shmsim.stats.quantile import quantile_of_sections
 from shmsim.stats.regenerative import MANY_CYCLES, cycles, ratio_of_cycles
-from shmsim.stats.warmup import mser5, steady_mean
+from shmsim.stats.warmup import WarmUp, mser5, steady_mean
 from shmsim.units import MS
 
 _SECTIONS: Final = 16  # of one run
@@ -125,16 +125,40 @@ def summarize_with_intervals(
         for statistic, p in _STATISTICS.items():
             figure = f"{name}_{statistic}_ns"
             if p is not None:
-                sections = values if len(values) > 1 else _stretches(values[0])
-                found[figure] = quantile_of_sections(sections, p, confidence=confidence, seed=seed)
+                if len(values) > 1:
+                    found[figure] = quantile_of_sections(
+                        values, p, confidence=confidence, seed=seed
+                    )
+                else:
+                    found[figure] = _quantile_of_one_run(values[0], p, confidence, seed)
             elif len(runs) == 1:
                 found[figure] = _mean_of_one_run(name, runs[0], values[0], confidence, seed)
     return found
 
 
-def _stretches(values: Float64Array) -> list[Float64Array]:
-    values = values[~np.isnan(values)]
-    return np.array_split(values[mser5(values).n_cut :], _SECTIONS)
+def warm_ups(run: RunRecords) -> dict[str, WarmUp]:
+    """What `summarize_with_intervals` cuts from the front of a single run, by quantity.
+
+    Not from what has no values; and the mean of TTFT, where it comes by regeneration, is that of
+    all.
+    """
+    every = {name: _there(values_of(run.requests)) for name, values_of in _LATENCIES.items()}
+    return {name: mser5(values) for name, values in every.items() if len(values)}
+
+
+def _there(values: Float64Array) -> Float64Array:
+    return values[~np.isnan(values)]
+
+
+def _quantile_of_one_run(values: Float64Array, p: float, confidence: float, seed: int) -> Estimate:
+    """Quantile of the values of a run behind its warm-up; stretches of it are the sections."""
+    values = _there(values)
+    warm_up = mser5(values)
+    stretches = np.array_split(values[warm_up.n_cut :], _SECTIONS)
+    estimate = quantile_of_sections(stretches, p, confidence=confidence, seed=seed)
+    noted = warm_up.noted(estimate)
+    # Sections that are too short say enough, as few values have neither.
+    return noted._replace(caveat=estimate.caveat or noted.caveat)
 
 
 def _mean_of_one_run(
@@ -146,7 +170,7 @@ def _mean_of_one_run(
         sums, lengths = cycles(values, idle)
         if len(sums) >= MANY_CYCLES:
             return ratio_of_cycles(sums, lengths, confidence=confidence, seed=seed)
-    values = values[~np.isnan(values)]
+    values = _there(values)
     try:
         estimate, _ = steady_mean(values, confidence=confidence, seed=seed)
     except ValueError as error:

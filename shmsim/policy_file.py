@@ -8,6 +8,7 @@ from shmsim.config import ConfigError, NamedPolicy, policy_from_table
 from shmsim.policies import POLICIES
 from shmsim.policies.parameters import is_penalty, parameters_of
 from shmsim.wait import WaitPolicy
+from shmsim.whole import write_whole
 
 FORMAT: Final = "shmsim-policy"
 VERSION: Final = 1
@@ -23,7 +24,7 @@ def write_policy(path: Path, policy: NamedPolicy, found: dict[str, Any]) -> None
     """
     content = {**policy_content(policy), "found": found}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
 def policy_content(policy: NamedPolicy) -> dict[str, Any]:

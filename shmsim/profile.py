@@ -16,6 +16,7 @@ from shmsim.distribution import QUANTILE_GRID, Curve, Distribution
 from shmsim.inputs.shipped import read_shipped, shipped_names
 from shmsim.provenance import CALIBRATED, Source
 from shmsim.wait import WaitCosts
+from shmsim.whole import write_whole
 
 __all__ = [
     "COSTS",
@@ -44,7 +45,8 @@ FIRST_WAYS: Final = ("write", "copy", "blocking")
 #: deciding costs, and the second what a policy takes for a wait that it leaves undecided
 #: (docs/policies.md has both measured).
 DECIDED: Final = "StepAhead"
-AT_REST: Final = "SpinThenPark"
+AT_REST: Final = "AtRest"
+_AS_AT_REST: Final = "Park"  # in a profile that has no such class
 
 #: Costs every profile has: name, what it runs along, and between which two points it is measured.
 COSTS: Final[dict[str, tuple[str, str]]] = {
@@ -90,7 +92,10 @@ COSTS: Final[dict[str, tuple[str, str]]] = {
 #: Costs of large payloads, which a profile need not have: whoever needs one that is not there says
 #: so. As `COSTS`. Registered memory is page-locked by ``cudaHostRegister``, pageable is any other.
 OPTIONAL_COSTS: Final[dict[str, tuple[str, str]]] = {
-    "notify_further": ("asleep_ns", "what each further reader adds to notify_armed; or as much"),
+    "notify_further": (
+        "asleep_ns",
+        "what each further reader adds to notify_armed, and how much later it wakes; or as much",
+    ),
     "io_thread_cpu": ("asleep_ns", "CPU time of an I/O thread that carries a ring; zmq only"),
     "socket_send": ("bytes", "sending that many bytes to one reader through a socket"),
     "socket_receive": ("bytes", "receiving the same, from readable to the last byte copied"),
@@ -267,6 +272,8 @@ class MachineProfile:
     def costs_of_policy(self, name: str) -> dict[str, Curve]:
         """``"plan"`` and ``"after"`` of a policy class; of one not measured, the dearest's."""
         found = self.policy_costs.get(name)
+        if found is None and name == AT_REST:
+            found = self.policy_costs.get(_AS_AT_REST)
         if found is None:
             found = max(self.policy_costs.values(), key=_typical_ns)
         return found
@@ -291,7 +298,7 @@ class MachineProfile:
         if self.sources:
             content["sources"] = {name: s._asdict() for name, s in self.sources.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
+        write_whole(path, json.dumps(content, separators=(",", ":")) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> "MachineProfile":

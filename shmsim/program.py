@@ -29,6 +29,7 @@ from rich.logging import RichHandler
 from rich.text import Text
 
 from shmsim.console import console, details, diagnostics, errors
+from shmsim.entry import command_begins
 from shmsim.extras import how_to_add
 from shmsim.nearest import did_you_mean_file
 
@@ -239,6 +240,7 @@ def _errors_explained(paths: list[Path], written: list[Path]) -> Iterator[None]:
         Where it writes: of a full disk the system says no more than that it is full.
     """
     try:
+        command_begins()
         yield
     except (typer.Exit, BrokenPipeError):  # no failure of ours; typer ends quietly for the latter
         raise

@@ -2,7 +2,8 @@
 
 Model and machine fill the same rows, so that whatever reads records (metrics, plots, notebooks)
 cannot tell, and need not know, which world they come from. Instants are nanoseconds from the start
-of the run. Files are Parquet and JSON; nothing here is pickle.
+of the run. Files are Parquet and JSON; nothing here is pickle. Where pyarrow is not installed, as
+on a node that has only what runs the loop, rows are JSON too.
 """
 
 import json
@@ -10,12 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
+
+from shmsim.whole import whole, write_whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class StepRow(NamedTuple):
@@ -231,12 +235,7 @@ _ROWS: Final[dict[str, type[Any]]] = {
 }
 _OPTIONAL: Final = {"slices", "cores"}  # no file means no rows
 _NAMED: Final = 3  # runs that somebody may have meant
-_ARROW_TYPES: Final = {
-    int: pa.int64(),
-    bool: pa.bool_(),
-    str: pa.string(),
-    list[int]: pa.list_(pa.int64()),
-}
+_JSON: Final = ".json"  # in place of .parquet
 
 
 @dataclass
@@ -261,7 +260,7 @@ class RunRecords:
     cores: list[CoreRow] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
 
-    def table(self, name: str) -> pa.Table:
+    def table(self, name: str) -> "pa.Table":
         """One table as an Arrow table, a column per field; ``.to_pandas()`` makes a data frame.
 
         Parameters
@@ -279,7 +278,7 @@ class RunRecords:
         return _to_arrow(_ROWS[name], getattr(self, name))
 
     def write(self, folder: Path) -> None:
-        """Store each table as ``FOLDER/NAME.parquet``, and ``FOLDER/meta.json``.
+        """Store each table as `write_rows` does, and ``FOLDER/meta.json``.
 
         `slices` and `cores` have a file only if they have rows.
         """
@@ -289,8 +288,9 @@ class RunRecords:
             if rows or name not in _OPTIONAL:
                 write_rows(path, row_type, rows)
             else:
-                path.unlink(missing_ok=True)  # of the run that was stored here before
-        (folder / "meta.json").write_text(json.dumps(self.meta, indent=1) + "\n")
+                for stored in (path, path.with_suffix(_JSON)):  # of the run stored here before
+                    stored.unlink(missing_ok=True)
+        write_whole(folder / "meta.json", json.dumps(self.meta, indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> "RunRecords":
@@ -313,7 +313,7 @@ class RunRecords:
         rows = {
             name: read_rows(folder / f"{name}.parquet", row_type)
             for name, row_type in _ROWS.items()
-            if name not in _OPTIONAL or (folder / f"{name}.parquet").exists()
+            if name not in _OPTIONAL or _is_stored(folder / f"{name}.parquet")
         }
         return cls(**rows, meta=meta)
 
@@ -329,19 +329,45 @@ def _records_below(folder: Path) -> str:
 
 
 def write_rows(path: Path, row_type: type[Any], rows: Iterable[Any]) -> None:
-    """Write rows of one type as Parquet, a column per field."""
-    pq.write_table(_to_arrow(row_type, rows), path, compression="zstd")
+    """Write rows of one type as Parquet, a column per field.
+
+    Without pyarrow as ``NAME.json`` beside it: columns, and a list of values for each row. What of
+    the two was there before is gone.
+    """
+    as_json = path.with_suffix(_JSON)
+    try:
+        import pyarrow.parquet as pq
+    except ModuleNotFoundError:
+        content = {"columns": row_type._fields, "rows": list(rows)}
+        write_whole(as_json, json.dumps(content, default=int))  # of NumPy
+        path.unlink(missing_ok=True)
+    else:
+        with whole(path) as unfinished:
+            pq.write_table(_to_arrow(row_type, rows), unfinished, compression="zstd")
+        as_json.unlink(missing_ok=True)
 
 
-def _to_arrow(row_type: type[Any], rows: Iterable[Any]) -> pa.Table:
-    schema = pa.schema([(n, _ARROW_TYPES[t]) for n, t in row_type.__annotations__.items()])
+def _to_arrow(row_type: type[Any], rows: Iterable[Any]) -> "pa.Table":
+    import pyarrow as pa
+
+    types = {
+        int: pa.int64(),
+        bool: pa.bool_(),
+        str: pa.string(),
+        list[int]: pa.list_(pa.int64()),
+    }
+    schema = pa.schema([(n, types[t]) for n, t in row_type.__annotations__.items()])
     columns: list[Any] = list(zip(*rows, strict=True)) or [[] for _ in schema]
     arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
     return pa.table(arrays, schema=schema)
 
 
+def _is_stored(path: Path) -> bool:
+    return path.exists() or path.with_suffix(_JSON).exists()
+
+
 def read_rows(path: Path, row_type: type[Any]) -> list[Any]:
-    """Read rows of one type.
+    """Read rows of one type, as `write_rows` stored them.
 
     Raises
     ------
@@ -349,20 +375,41 @@ def read_rows(path: Path, row_type: type[Any]) -> list[Any]:
         If the file is missing or its columns are not the fields of the row. A field with a default
         may lack its column, as in files from before it existed.
     """
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ValueError(f"cannot read {path}: {error}") from None
-    found = table.column_names
+    found, rows = _read_json(path) if _is_json(path) else _read_parquet(path)
     expected = [f for f in row_type._fields if f in found or f not in row_type._field_defaults]
     if found != expected:
         raise ValueError(
             f"{path} has the columns {', '.join(found)}; expected {', '.join(row_type._fields)}"
         )
-    rows = zip(*(c.to_pylist() for c in table.columns), strict=True)
     if len(found) == len(row_type._fields):
         return [row_type(*row) for row in rows]
     return [row_type(**dict(zip(found, row, strict=True))) for row in rows]
+
+
+def _is_json(path: Path) -> bool:
+    return not path.exists() and path.with_suffix(_JSON).exists()
+
+
+def _read_json(path: Path) -> tuple[list[str], Iterable[Any]]:
+    """Columns and rows."""
+    path = path.with_suffix(_JSON)
+    try:
+        content = json.loads(path.read_text())
+        return list(content["columns"]), list(content["rows"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from None
+
+
+def _read_parquet(path: Path) -> tuple[list[str], Iterable[Any]]:
+    """Columns and rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ValueError(f"cannot read {path}: {error}") from None
+    return table.column_names, zip(*(c.to_pylist() for c in table.columns), strict=True)
 
 
 def column(rows: Iterable[Any], name: str) -> NDArray[np.int64]:

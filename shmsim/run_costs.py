@@ -27,33 +27,21 @@ def costs_of_run(config: RunConfig, profile: MachineProfile) -> MachineProfile:
     Raises
     ------
     ValueError
-        If the profile holds the costs of another doorbell, or not those of the way; or as of
-        `refuse_unnamed_wait`, of a GPU.
+        If the profile holds the costs of another doorbell, or not those of the way; or if nobody
+        says how a device that computes is waited for: the machine does so by the policy of the
+        run, the model as for an echo device.
     """
     profile.check_doorbell(config.handoff.doorbell)
     device = config.device
-    if device.kind == "cuda":
-        refuse_unnamed_wait(config)
-        return profile.at_device(device.observe)
-    if device.computes:
-        return profile.without_device()
-    return profile
-
-
-def refuse_unnamed_wait(config: RunConfig) -> None:
-    """Refuse a device that computes, and is waited for by whatever policy a run has.
-
-    Raises
-    ------
-    ValueError
-        If the machine would wait for its device in another way than the model.
-    """
-    if config.device.computes and not config.engine.device_wait:
+    if not device.computes:
+        return profile
+    if not config.engine.device_wait:
         raise ValueError(
             "engine.device_wait is empty: the machine would wait for its device by the policy of "
             "each run, and the model as for an echo device; name the policy, such as "
             'device_wait = "spin"'
         )
+    return profile.at_device(device.observe) if device.kind == "cuda" else profile.without_device()
 
 
 def notes_on_costs(config: RunConfig, profile: MachineProfile) -> list[str]:

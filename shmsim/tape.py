@@ -6,18 +6,28 @@ not number 16 was looked at. The generator is counter-based (Philox), so that an
 can be produced by itself.
 """
 
+from array import array
 from collections.abc import Callable
-from typing import Final
+from statistics import NormalDist
+from typing import Final, TypeAlias
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
-_BLOCK: Final = 1024  # numbers drawn at once; a multiple of the four a Philox counter yields
+try:
+    from scipy.special import ndtri
+except ModuleNotFoundError:  # the real loop runs without it: the same to some units of the last bit
+    ndtri = np.vectorize(NormalDist().inv_cdf, otypes=[np.float64])  # type: ignore[assignment]
+
+BLOCK: Final = 1024  #: numbers drawn at once; a multiple of the four a Philox counter yields
 _MOST_BLOCKS: Final = 4
 
 Transform = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+#: Numbers side by side, of which Python reads one by one faster than of an array of numpy's, and
+#: which many streams together hold in less memory than as lists.
+Block: TypeAlias = "array[float]"
+_NONE: Final = array("d")
 
 
 class Stream:
@@ -35,25 +45,28 @@ class Stream:
         """Draw nothing yet."""
         self._key = key
         self._transform = transform
-        self._blocks: dict[int, list[float]] = {}
-        self._last, self._numbers = -1, [0.0]  # the block asked for last, nearly always the next
+        self._blocks: dict[int, Block] = {}
+        self._last, self._numbers = -1, _NONE  # the block asked for last, nearly always the next
 
     def at(self, index: int) -> float:
         """Number ``index`` (from 0) of this stream."""
-        block = index // _BLOCK
-        if block == self._last:
-            return self._numbers[index - block * _BLOCK]
+        block = index // BLOCK
+        if block != self._last:
+            self._last, self._numbers = block, self.block(block)
+        return self._numbers[index - block * BLOCK]
+
+    def block(self, block: int) -> Block:
+        """The numbers from ``block * BLOCK`` on, `BLOCK` of them."""
         numbers = self._blocks.get(block)
         if numbers is None:
-            bits = np.random.Philox(key=self._key, counter=block * (_BLOCK // 4))
-            drawn = np.random.Generator(bits).random(_BLOCK)
+            bits = np.random.Philox(key=self._key, counter=block * (BLOCK // 4))
+            drawn = np.random.Generator(bits).random(BLOCK)
             if self._transform is not None:
                 drawn = self._transform(drawn)
             if len(self._blocks) >= _MOST_BLOCKS:  # whoever reads on needs the oldest no more
                 del self._blocks[next(iter(self._blocks))]
-            numbers = self._blocks[block] = drawn.tolist()
-        self._last, self._numbers = block, numbers
-        return numbers[index - block * _BLOCK]
+            numbers = self._blocks[block] = array("d", drawn.tobytes())
+        return numbers
 
 
 class Tape:
@@ -73,10 +86,6 @@ class Tape:
     def uniform(self, entity: str, purpose: str) -> Stream:
         """Numbers uniform on [0, 1)."""
         return Stream(self.key(entity, purpose), None)
-
-    def transformed(self, entity: str, purpose: str, transform: Transform) -> Stream:
-        """The same numbers, sent through the inverse of a distribution function."""
-        return Stream(self.key(entity, purpose), transform)
 
     def normal(self, entity: str, purpose: str) -> Stream:
         """Standard normal numbers."""

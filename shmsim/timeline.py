@@ -1,8 +1,9 @@
-"""A run as a timeline: Trace Event JSON, which ui.perfetto.dev and chrome://tracing open.
+"""A run as a timeline: Trace Event JSON, the format of ui.perfetto.dev and chrome://tracing.
 
 One track per process with its waits, its work and the steps of the device in it; one per core if
 the records say who ran where; arrows from each publication to whoever saw it. Records of the model
-and of a machine give the same kinds of events.
+and of a machine give the same kinds of events. Nobody has opened one in Perfetto's UI yet: tests
+read them back (tests/timelines.py), by the rules below.
 
 The format is described in "Trace Event Format" (Duffy et al., https://docs.google.com/document/d/
 1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU), and by what Perfetto reads of it
@@ -22,6 +23,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from gzip import GzipFile
 from io import TextIOWrapper
 from itertools import accumulate, chain, pairwise
@@ -30,9 +32,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO
 
 from shmsim.records import RunRecords, SliceRow, WaitRow, role
-from shmsim.tracks import SCHEDULER, Lane, Message, Track, lanes_of, messages_of
+from shmsim.tracks import SCHEDULER, Engine, Lane, Message, Track, engines_of, messages_of
 from shmsim.units import FOREVER_NS, US
 from shmsim.wait import DEVICE_DONE, KIND_NAMES, SCHEDULER_RECV, SITE_NAMES, WORKER_RECV
+from shmsim.whole import whole
 
 _FIRST_CORE_TID: Final = 2000  # beyond those of threads
 
@@ -62,12 +65,15 @@ class Window(NamedTuple):
 def window_of_steps(records: RunRecords, text: str) -> Window:
     """The window of some steps, written as a slice of Python is: ``"100:200"`` ends with step 199.
 
+    Of several engines it shows all, while the first is at those steps.
+
     Raises
     ------
     ValueError
         If the text is no such range, or the run has no such steps.
     """
-    n_steps = len(records.steps)
+    steps = engines_of(records)[0].records.steps
+    n_steps = len(steps)
     match = re.fullmatch(r"(\d*):(\d*)", text)
     first, last = (int(match[1] or 0), int(match[2] or n_steps)) if match else (0, 0)
     if not 0 <= first < last <= n_steps:
@@ -75,7 +81,7 @@ def window_of_steps(records: RunRecords, text: str) -> Window:
             f"steps must be FIRST:LAST with 0 <= FIRST < LAST <= {n_steps}, the number of steps of"
             f" this run; got {text!r}"
         )
-    return Window(records.steps[first].scheduled_ns, records.steps[last - 1].seen_ns)
+    return Window(steps[first].scheduled_ns, steps[last - 1].seen_ns)
 
 
 def write_timeline(records: RunRecords, path: Path, window: Window | None = None) -> int:
@@ -101,7 +107,7 @@ def write_timeline(records: RunRecords, path: Path, window: Window | None = None
         If the file cannot be written.
     """
     n_events = 0
-    with _opened(path) as file:
+    with whole(path) as unfinished, _opened(unfinished, path.suffix == ".gz") as file:
         about = json.dumps(records.meta)
         file.write(f'{{"displayTimeUnit":"ns","otherData":{about},"traceEvents":[')
         for event in events(records, window or Window()):
@@ -111,49 +117,76 @@ def write_timeline(records: RunRecords, path: Path, window: Window | None = None
     return n_events
 
 
-def _opened(path: Path) -> TextIO:
-    if path.suffix != ".gz":
-        return path.open("w")
-    # gzip notes the time in its header unless it is told one: the same run gives the same bytes.
-    return TextIOWrapper(GzipFile(path, "wb", mtime=0))
+@contextmanager
+def _opened(unfinished: Path, is_compressed: bool) -> Iterator[TextIO]:
+    if not is_compressed:
+        with unfinished.open("w") as file:
+            yield file
+        return
+    # gzip notes name and time in its header unless it is told some, and this name holds the number
+    # of the process: the same run gives the same bytes.
+    with (
+        unfinished.open("wb") as raw,
+        GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
+        TextIOWrapper(packed) as text,
+    ):
+        yield text
 
 
 def events(records: RunRecords, window: Window) -> Iterator[dict[str, Any]]:
-    """The events of a timeline: names of tracks, then the rest by time."""
-    lanes = lanes_of(records)
-    yield from _names(records, lanes)
-    messages = messages_of(records, lanes)
+    """The events of a timeline: names of tracks, then the rest by time.
+
+    Raises
+    ------
+    ValueError
+        If the rows of several engines do not say which of them they are of.
+    """
+    engines = engines_of(records)
+    yield from _names(records, engines)
+    messages = sorted(
+        chain.from_iterable(messages_of(engine) for engine in engines),
+        key=attrgetter("published_ns", "writer"),
+    )
     sources = [
-        *(_lane_entries(records, lane, window) for lane in lanes.values()),
-        *(_reply_entries(records, lane, messages, window) for lane in lanes.values()),
-        _device_entries(records, lanes, window),
-        *_core_entries(records, lanes, window),
+        *chain.from_iterable(_engine_entries(engine, messages, window) for engine in engines),
+        *_core_entries(records, _cores_pid(engines), window),
         _publish_entries(messages, window),
         _see_entries(messages, window),
-        *_counter_entries(records, lanes[SCHEDULER], window),
     ]
     for _, _, event in heapq.merge(*sources, key=itemgetter(0, 1)):
         yield event
 
 
+def _engine_entries(
+    engine: Engine, messages: list[Message], window: Window
+) -> Iterator[Iterator[_Entry]]:
+    records, lanes = engine.records, engine.lanes
+    for lane in lanes.values():
+        yield _lane_entries(records, lane, window)
+        yield _reply_entries(records, lane, messages, window)
+    yield _device_entries(engine, window)
+    yield from _counter_entries(engine, window)
+
+
 # Tracks.
 
 
-def _names(records: RunRecords, lanes: dict[str, Lane]) -> Iterator[dict[str, Any]]:
+def _names(records: RunRecords, engines: list[Engine]) -> Iterator[dict[str, Any]]:
     """Names and order of all tracks."""
-    for lane in lanes.values():
+    for lane in chain.from_iterable(engine.lanes.values() for engine in engines):
         yield from _named(lane.main.pid, lane.name, {lane.main.tid: lane.name})
         for track, waits in lane.waits.items():
             if track != lane.main:
                 yield from _thread_named(track, f"{lane.name} {SITE_NAMES[waits[0].site]}")
         if lane.replies:
             yield from _thread_named(lane.replies, f"{lane.name} replies")
-    device = _device_track(lanes)
-    yield from _named(device.pid, "device", {device.tid: "device"})
+    for engine in engines:
+        name = f"{engine.prefix}device"
+        yield from _named(engine.device.pid, name, {engine.device.tid: name})
     cores = sorted({row.core for row in records.slices})
     if cores:
         names = {_FIRST_CORE_TID + core: f"core {core}" for core in cores}
-        yield from _named(device.pid + 1, "cores", names)
+        yield from _named(_cores_pid(engines), "cores", names)
 
 
 def _named(pid: int, name: str, threads: dict[int, str]) -> Iterator[dict[str, Any]]:
@@ -172,8 +205,8 @@ def _metadata(name: str, track: Track, args: dict[str, Any]) -> dict[str, Any]:
     return {"ph": "M", "name": name, "pid": track.pid, "tid": track.tid or track.pid, "args": args}
 
 
-def _device_track(lanes: dict[str, Lane]) -> Track:
-    return Track(len(lanes) + 1, len(lanes) + 1)
+def _cores_pid(engines: list[Engine]) -> int:
+    return engines[-1].device.pid + 1
 
 
 # Spans.
@@ -361,11 +394,9 @@ def _reply_entries(
             yield from _span(window, lane.replies, "reply", "work", begun_ns, free_ns, args)
 
 
-def _device_entries(
-    records: RunRecords, lanes: dict[str, Lane], window: Window
-) -> Iterator[_Entry]:
+def _device_entries(engine: Engine, window: Window) -> Iterator[_Entry]:
     free_ns = 0
-    for step in records.steps:
+    for step in engine.records.steps:
         begun_ns = max(step.launched_ns, free_ns)
         free_ns = step.done_ns
         args = {
@@ -373,19 +404,14 @@ def _device_entries(
             "n_decode": step.n_decode,
             "n_prefill_tokens": step.n_prefill_tokens,
         }
-        yield from _span(
-            window, _device_track(lanes), "device step", "device", begun_ns, free_ns, args
-        )
+        yield from _span(window, engine.device, "device step", "device", begun_ns, free_ns, args)
 
 
-def _core_entries(
-    records: RunRecords, lanes: dict[str, Lane], window: Window
-) -> Iterator[Iterator[_Entry]]:
+def _core_entries(records: RunRecords, pid: int, window: Window) -> Iterator[Iterator[_Entry]]:
     """Who was on each core; an iterator per core."""
     by_core: dict[int, list[SliceRow]] = defaultdict(list)
     for row in sorted(records.slices, key=attrgetter("started_ns")):
         by_core[row.core].append(row)
-    pid = _device_track(lanes).pid + 1
     for core, rows in by_core.items():
         yield _stays(rows, Track(pid, _FIRST_CORE_TID + core), window)
 
@@ -436,9 +462,10 @@ def _arrow(phase: str, number: int, track: Track, at_ns: int) -> dict[str, Any]:
 # Counters.
 
 
-def _counter_entries(records: RunRecords, lane: Lane, window: Window) -> Iterator[Iterator[_Entry]]:
+def _counter_entries(engine: Engine, window: Window) -> Iterator[Iterator[_Entry]]:
     """Requests in the system, and what is in each batch."""
-    requests, steps = records.requests, records.steps
+    requests, steps = engine.records.requests, engine.records.steps
+    prefix, lane = engine.prefix, engine.lanes[SCHEDULER]
     changes = sorted(
         chain(
             ((request.arrival_ns, 1) for request in requests),
@@ -448,11 +475,11 @@ def _counter_entries(records: RunRecords, lane: Lane, window: Window) -> Iterato
     in_system = zip(
         (at_ns for at_ns, _ in changes), accumulate(by for _, by in changes), strict=True
     )
-    yield _counter("requests in the system", in_system, lane, window)
+    yield _counter(f"{prefix}requests in the system", in_system, lane, window)
     decoding = ((step.scheduled_ns, step.n_decode) for step in steps)
-    yield _counter("sequences in decode", decoding, lane, window)
+    yield _counter(f"{prefix}sequences in decode", decoding, lane, window)
     prefill = ((step.scheduled_ns, step.n_prefill_tokens) for step in steps)
-    yield _counter("prefill tokens", prefill, lane, window)
+    yield _counter(f"{prefix}prefill tokens", prefill, lane, window)
 
 
 def _counter(

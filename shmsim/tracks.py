@@ -6,10 +6,11 @@ second thread shows in waits that overlap, or in replies published while the mai
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, count, pairwise
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from shmsim.records import RunRecords, WaitRow, role
 from shmsim.wait import SCHEDULER_RECV, WORKER_RECV
@@ -18,6 +19,9 @@ SCHEDULER: Final = "scheduler"
 # The main thread of a process has its id; others count from here. No two threads share an id, since
 # Perfetto takes them for those of one machine.
 _FIRST_OTHER_TID: Final = 1000
+
+
+_Row = TypeVar("_Row")
 
 
 class Track(NamedTuple):
@@ -48,15 +52,91 @@ class Lane(NamedTuple):
     replies: Track | None
 
 
-def lanes_of(records: RunRecords) -> dict[str, Lane]:
-    """Every process by its role, with its tracks."""
+class Engine(NamedTuple):
+    """One engine of a box: its part of the records, and where it is shown.
+
+    Parameters
+    ----------
+    prefix
+        Of the names of its processes, as ``"engine1/"``; empty if the box has one engine only.
+    records
+        Its own rows.
+    lanes
+        Its processes by their roles.
+    device
+        Track of its device.
+    """
+
+    prefix: str
+    records: RunRecords
+    lanes: dict[str, Lane]
+    device: Track
+
+
+def engines_of(records: RunRecords) -> list[Engine]:
+    """Every engine of a run, no two of them on one track.
+
+    Raises
+    ------
+    ValueError
+        If the rows do not say which engine they are of.
+    """
+    parts = _parts_of(records)
+    pids, tids = count(1), count(_FIRST_OTHER_TID)
+    lanes = [_lanes_of(part, pids, tids) for part in parts.values()]
+    devices = [Track(pid, pid) for _, pid in zip(parts, pids, strict=False)]
+    return [
+        Engine(prefix, part, its_lanes, device)
+        for (prefix, part), its_lanes, device in zip(parts.items(), lanes, devices, strict=True)
+    ]
+
+
+def _parts_of(records: RunRecords) -> dict[str, RunRecords]:
+    """The rows of each engine by the prefix of its processes: the reverse of joining them."""
+    prefixes = list(dict.fromkeys(_prefix(row.process) for row in records.processes))
+    if len(prefixes) == 1:
+        return {prefixes[0]: records}
+    steps = _cut([row.step for row in records.steps], records.steps)
+    requests = _cut([row.request for row in records.requests], records.requests)
+    if not len(steps) == len(requests) == len(prefixes):
+        raise ValueError(
+            f"the run has processes of {len(prefixes)} engines, steps of {len(steps)} and requests "
+            f"of {len(requests)}; a timeline needs them of the same"
+        )
+    return {
+        prefix: replace(
+            records,
+            steps=steps[number],
+            waits=[row for row in records.waits if _prefix(row.process) == prefix],
+            requests=requests[number],
+            processes=[row for row in records.processes if _prefix(row.process) == prefix],
+        )
+        for number, prefix in enumerate(prefixes)
+    }
+
+
+def _prefix(process: str) -> str:
+    return process.removesuffix(role(process))
+
+
+def _cut(numbers: list[int], rows: Sequence[_Row]) -> list[list[_Row]]:
+    """Rows that are numbered engine by engine, cut where the numbers begin anew."""
+    found: list[list[_Row]] = []
+    for number, before, row in zip(numbers, [None, *numbers], rows, strict=False):
+        if before is None or number <= before:
+            found.append([])
+        found[-1].append(row)
+    return found
+
+
+def _lanes_of(records: RunRecords, pids: Iterator[int], tids: Iterator[int]) -> dict[str, Lane]:
+    """Every process of one engine by its role, with its tracks."""
     names = [row.process for row in records.processes]
     by_process: dict[str, dict[int, list[WaitRow]]] = {name: {} for name in names}
     for wait in records.waits:
         by_process[wait.process].setdefault(wait.site, []).append(wait)
     lanes = {}
-    tids = count(_FIRST_OTHER_TID)
-    for pid, name in enumerate(names, 1):
+    for name, pid in zip(names, pids, strict=False):
         main = Track(pid, pid)
         waits: dict[Track, list[WaitRow]] = {main: []}
         for _, at_site in sorted(by_process[name].items()):  # sites of messages come first
@@ -110,8 +190,9 @@ class Message(NamedTuple):
     seen_ns: int
 
 
-def messages_of(records: RunRecords, lanes: dict[str, Lane]) -> list[Message]:
-    """All messages that were seen, by the instant of their publication."""
+def messages_of(engine: Engine) -> list[Message]:
+    """All messages of an engine that were seen, by the instant of their publication."""
+    _, records, lanes, _ = engine
     to_workers = (
         (lanes[SCHEDULER].main, wait) for wait in records.waits if wait.site == WORKER_RECV
     )

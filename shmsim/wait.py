@@ -198,6 +198,16 @@ def block_penalty_ns(costs: WaitCosts) -> int:
     return int(costs.delay_price * costs.wake_latency_ns) + costs.block_cpu_ns
 
 
+def is_left_undecided(looks: float, uniform: float) -> bool:
+    """Whether a policy that rests learns nothing from a wait.
+
+    A policy may have a field ``learnt_looks``. While it is below 1 plans are what the last one was,
+    and the policy stays as it is but for this share of the waits, which ``ctx.uniform`` draws, and
+    where a core was taken.
+    """
+    return uniform >= looks
+
+
 def echo_guard_ns(costs: WaitCosts) -> int:
     """How long before the end of a step who waits for an echo device stops sleeping and spins."""
     return min(max(2 * costs.timer_overshoot_ns, 50 * US), 500 * US)

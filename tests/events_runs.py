@@ -1,7 +1,10 @@
 """Random runs of the model for the two engines, and where they first differ."""
 
+from pathlib import Path
+
 from hypothesis import strategies as st
 
+from shmsim import difference
 from shmsim.config import (
     CoresConfig,
     DeviceConfig,
@@ -39,6 +42,13 @@ def _with_costs_at_the_device(profile):
     return profile
 
 
+def _with_slow_rings(profile):
+    """Rings reach further readers so late that timers of theirs end before."""
+    points = tuple(Distribution.of([[ns, 2 * ns]]) for ns in (30 * US, 200 * US))
+    profile.costs["notify_further"] = Curve("asleep_ns", (0.0, 2e6), points)
+    return profile
+
+
 PROFILES = {
     "toy": bulk_profile(toy_profile()),
     "free": bulk_profile(toy_profile(**dict.fromkeys(toy_profile().costs, 0))),
@@ -46,6 +56,8 @@ PROFILES = {
     "io-threads": _with_io_threads(bulk_profile(noisy_profile())),
     "at-device": _with_costs_at_the_device(bulk_profile(noisy_profile())),
     "io-threads-at-device": _with_io_threads(_with_costs_at_the_device(bulk_profile())),
+    "slow-rings": _with_slow_rings(bulk_profile(noisy_profile())),
+    "slow-rings-io-threads": _with_slow_rings(_with_io_threads(bulk_profile(noisy_profile()))),
     "lacking": toy_profile(),
     **{name: MachineProfile.shipped(name) for name in ("h200", "vm-2cpu", "h100-tp2")},
 }
@@ -62,6 +74,7 @@ def engines(draw):
         max_batched_tokens=draw(st.sampled_from((1, 5, 16, 64, 2048))),
         device_wait=draw(st.sampled_from(("", "", "spin", "park", "wake-ahead"))),
         devices=draw(st.sampled_from((0, 0, 1, workers))),
+        batches_in_flight=draw(st.sampled_from((2, 2, 3, 5, 16))),
     )
 
 
@@ -89,8 +102,29 @@ def cores():
     return shared | unshared
 
 
+#: Nine requests, bursts and pauses between them.
+TRACE = Path(__file__).with_name("events_trace.csv")
+
+
+def traces():
+    """Requests that come as a trace has them, all of it or a window, faster or as recorded."""
+    return st.builds(
+        WorkloadConfig,
+        kind=st.just("trace"),
+        trace=st.just(str(TRACE)),
+        requests=st.integers(1, 9),
+        start_ns=st.sampled_from((0, 150 * MS)),
+        speed=st.sampled_from((0.5, 1.0, 40.0)),
+        max_output_tokens=st.sampled_from((0, 2)),
+    )
+
+
+def workloads():
+    return drawn_workloads() | drawn_workloads() | traces()
+
+
 @st.composite
-def workloads(draw):
+def drawn_workloads(draw):
     prompt, output = draw(st.sampled_from((3, 20, 200))), draw(st.sampled_from((1, 2, 5, 9)))
     return WorkloadConfig(
         kind=draw(st.sampled_from(("closed", "open"))),
@@ -147,7 +181,7 @@ def payloads(draw):
         divert_bytes=draw(st.sampled_from((500, 1 * MIB, 8 * MIB))),
         arena=arena,
         memory=draw(
-            st.sampled_from(("none", "pageable", "registered") if arena else ("none", "pageable"))
+            st.sampled_from(("none", "pageable", "pinned", *(("registered",) if arena else ())))
         ),
         output_bytes=draw(st.sampled_from((0, 4096))),
     )
@@ -184,12 +218,8 @@ def every_policy():
 
 
 def first_difference(simpy, events):
-    """Name the first row that differs, with both sides; None if there is none."""
-    for name in ("steps", "waits", "requests", "processes", "cores", "slices"):
-        expected, found = getattr(simpy, name), getattr(events, name)
-        for index, (row, other) in enumerate(zip(expected, found, strict=False)):
-            if row != other or type(row) is not type(other):
-                return f"{name}[{index}]\n  SimPy  {row}\n  events {other}"
-        if len(expected) != len(found):
-            return f"{name}: SimPy has {len(expected)} rows, events {len(found)}"
-    return None
+    """Name the earliest row that differs, with both sides; None if there is none."""
+    found = difference.first_difference(simpy, events)
+    if found is None:
+        return None
+    return f"{found.place}\n  SimPy  {found.expected}\n  events {found.found}"

@@ -34,7 +34,6 @@ def finish(device, step):
     launched_ns, done_ns = device.wait(step)
     assert done_ns <= time.monotonic_ns()
     assert launched_ns <= time.monotonic_ns()
-    assert device.done(step)
     tokens = device.outputs(step)
     for waiter in device.waiters:
         waiter.learn()

@@ -135,57 +135,90 @@ def nested(events):
 _CLOCKS_APART_NS = {"model": 0, "machine": 1 * MS}
 
 
-def check_timeline(records, path):
-    """What holds of the whole timeline of any run; returns it."""
+def check_timeline(records, path, engines=None):
+    """What holds of the whole timeline of any run; returns it.
+
+    ``engines`` are the records of each engine where the run has several.
+    """
     found = Timeline(path)
+    for part in engines or [records]:
+        check_engine(part, found)
+    n_received = sum(wait.site in (SCHEDULER_RECV, WORKER_RECV) for wait in records.waits)
+    assert len(found.messages) == n_received
+    check_cores(records, found)
+    return found
+
+
+def check_engine(records, found):
+    """What holds of the tracks of one engine."""
     end_ns = max(wait.seen_ns for wait in records.waits)
+    prefix = records.processes[0].process.rpartition("/")[0]
+    prefix += "/" if prefix else ""
+    has_replies = any(f"{row.process} replies" in found.tracks for row in records.processes)
     for row in records.processes:
         main = [span for span in found.on(row.process) if span.depth == 0]
         # Every nanosecond of a process is in a wait or in the work between two.
         assert sum(span.ended_ns - span.begun_ns for span in main) == end_ns
         tracks = [name for name in found.tracks if name.split()[0] == row.process]
-        waits = [span for name in tracks for span in found.on(name, "wait")]
+        spans = [span for name in tracks for span in found.on(name) if span.depth == 0]
         rows = [wait for wait in records.waits if wait.process == row.process]
+        waits = [span for span in spans if span.category == "wait"]
         assert sorted((s.begun_ns, s.ended_ns, s.args["step"], s.args["call"]) for s in waits) == (
             sorted((max(w.started_ns, 0), w.seen_ns, w.step, w.call) for w in rows)
         )
-        assert all(span.depth == 0 for span in waits)
+        assert len(waits) == sum(len(found.on(name, "wait")) for name in tracks)
         assert sum(s.args["cpu_ns"] for s in waits) == sum(w.cpu_ns for w in rows)
-        if tracks == [row.process]:
-            check_cpu(records, row, main, end_ns)
-    shown = [span.ended_ns - span.begun_ns for span in found.on("device")]
+        apart_ns = _CLOCKS_APART_NS[records.meta.get("world", "model")]
+        assert all(w.cpu_ns <= w.seen_ns - w.started_ns + apart_ns for w in rows)
+        # One rank may reply for all, but each has the thread for it.
+        has_second = has_replies and row.process != f"{prefix}scheduler"
+        check_cpu(records, row, spans, end_ns, has_second)
+    shown = [span.ended_ns - span.begun_ns for span in found.on(f"{prefix}device")]
     assert len(shown) == len(records.steps)
     # Between two steps the device rests or not, but never works on both.
-    assert all(span.depth == 0 for span in found.on("device"))
+    assert all(span.depth == 0 for span in found.on(f"{prefix}device"))
     for step, took_ns in zip(records.steps, shown, strict=True):
         assert took_ns <= step.done_ns - step.launched_ns
-    check_messages(records, found)
-    check_cores(records, found)
-    values = found.counters["requests in the system"]
+    check_messages(records, found, prefix)
+    values = found.counters[f"{prefix}requests in the system"]
     assert values[-1][1] == 0
     assert max(n for _, n in values) <= len(records.requests)
-    return found
 
 
-def check_cpu(records, row, main, end_ns):
-    """What a process of one thread used is in its waits or in the work between them."""
+def check_cpu(records, row, spans, end_ns, has_second):
+    """What a process used is in its waits or in the work of its tracks, and waits are no more."""
     world = records.meta.get("world", "model")
-    waited_ns = sum(span.args["cpu_ns"] for span in main if span.category == "wait")
-    worked_ns = sum(s.ended_ns - s.begun_ns for s in main if s.category != "wait")
-    unseen_ns = row.wall_ns - end_ns + _CLOCKS_APART_NS[world]  # before the run, and after it
-    assert row.cpu_ns <= waited_ns + worked_ns + unseen_ns
+    apart_ns = _CLOCKS_APART_NS[world]
+    waits = [span for span in spans if span.category == "wait"]
+    waited_ns = sum(span.args["cpu_ns"] for span in waits)
+    worked_ns = sum(s.ended_ns - s.begun_ns for s in spans if s.category != "wait")
+    unseen_ns = row.wall_ns - end_ns + apart_ns  # before the run, and after it
+    used_ns = row.cpu_ns
+    if has_second:  # which stands in for a device all the time that it does not reply
+        used_ns += row.emulation_cpu_ns
+        worked_ns += end_ns
+    assert used_ns <= waited_ns + worked_ns + unseen_ns
+    assert waited_ns <= row.cpu_ns + apart_ns
+    # Who does nothing but look is on a core, or ready and without one, all the time. How much of
+    # that it got, a machine that others use too decides; but who saw something was on one.
+    spun = [s for s in waits if s.name in ("spin", "spin, rung") and s.args["stage"] == 0]
+    assert all(s.args["cpu_ns"] > 0 for s in spun)
     if world == "model":
-        assert waited_ns <= row.cpu_ns
+        looked_ns = sum(s.ended_ns - s.begun_ns for s in spun if not s.args["preempted"])
+        assert looked_ns <= sum(s.args["cpu_ns"] for s in spun) + row.run_queue_ns
 
 
-def check_messages(records, found):
+def check_messages(records, found, prefix):
     """Every message that was seen has an arrow, from its writer to its reader, at its instants."""
     received = [wait for wait in records.waits if wait.site in (SCHEDULER_RECV, WORKER_RECV)]
-    assert sorted(message[:4] + message[5:] for message in found.messages) == sorted(
+    pids = {found.tracks[row.process][0] for row in records.processes}
+    messages = [message for message in found.messages if message[5][0] in pids]
+    assert sorted(message[:4] + message[5:] for message in messages) == sorted(
         (w.step, w.call, w.published_ns, w.seen_ns, found.tracks[w.process]) for w in received
     )
-    scheduler = found.tracks["scheduler"]
-    for *_, writer, reader in found.messages:
+    scheduler = found.tracks[f"{prefix}scheduler"]
+    for *_, writer, reader in messages:
+        assert writer[0] in pids
         assert (writer == scheduler) == (reader != scheduler)
 
 

@@ -26,6 +26,7 @@ from realrun.rehearsal import Rehearsal
 from realrun.segment import Segment
 from shmsim.policies import PRESETS
 from shmsim.units import MS
+from shmsim.whole import write_whole
 
 POLICIES: Final = ("spin", "park", "wake-ahead", "quantile-doze", "step-ahead")
 RESTS_NS: Final = (0, 2 * MS, 10 * MS)
@@ -87,6 +88,6 @@ if __name__ == "__main__":
     gc.disable()
     table = measure()
     content = {"machine": machine_facts(), "n": N, "unit": "us, [plan, after]", "by_rest": table}
-    _RESULT.write_text(json.dumps(content, indent=1) + "\n")
+    write_whole(_RESULT, json.dumps(content, indent=1) + "\n")
     for rest_name, by_policy in table.items():
         print(rest_name, by_policy)

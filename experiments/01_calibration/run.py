@@ -16,6 +16,7 @@ from shmsim.claims import Claim
 from shmsim.console import console
 from shmsim.profile import MachineProfile
 from shmsim.units import MS, parse_duration_ns
+from shmsim.whole import write_whole
 
 TYPICAL_NS: Final = 2 * MS
 LONG_REST_NS: Final = 100 * MS
@@ -155,7 +156,7 @@ def report(results: Results, out: Path) -> Findings:
 
 
 def _store(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
 EXPERIMENT: Final = Experiment(cells, run, report, quick)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from shmsim.distribution import Curve, Distribution
 from shmsim.profile import MachineProfile
+from shmsim.whole import write_whole
 
 MEASURED: Final = Path(__file__).with_name("results") / "profile.json"
 SHIPPED: Final = Path(__file__).parents[2] / "shmsim" / "data" / "profiles" / "vm-2cpu.toml"
@@ -80,5 +81,5 @@ def _text(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    SHIPPED.write_text(shipped(MachineProfile.read(MEASURED)), encoding="utf-8")
+    write_whole(SHIPPED, shipped(MachineProfile.read(MEASURED)))
     print(f"stored in {SHIPPED}")

@@ -166,4 +166,4 @@ def tell_machine(rows: list[Content]) -> None:
     console.print(table)
 
 
-EXPERIMENT: Final = Experiment(cells, run, report, quick)
+EXPERIMENT: Final = Experiment(cells, run, report, quick, sweeps=True)

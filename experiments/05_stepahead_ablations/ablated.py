@@ -12,9 +12,9 @@ class NoFeatures(NamedTuple):
     inner: StepAhead = StepAhead()
 
     @property
-    def learnt_rest(self) -> int:
-        """Undecided waits before the next look."""
-        return self.inner.learnt_rest
+    def learnt_looks(self) -> float:
+        """Share of the waits that it learns from."""
+        return self.inner.learnt_looks
 
     def plan(self, ctx: WaitContext) -> WaitPlan:
         """Plan without features."""
@@ -31,9 +31,9 @@ class NoPendingFlag(NamedTuple):
     inner: StepAhead = StepAhead()
 
     @property
-    def learnt_rest(self) -> int:
-        """Undecided waits before the next look."""
-        return self.inner.learnt_rest
+    def learnt_looks(self) -> float:
+        """Share of the waits that it learns from."""
+        return self.inner.learnt_looks
 
     def plan(self, ctx: WaitContext) -> WaitPlan:
         """Plan as if the peer were at work."""
@@ -50,9 +50,9 @@ class SelfMeasured(NamedTuple):
     inner: StepAhead = StepAhead()
 
     @property
-    def learnt_rest(self) -> int:
-        """Undecided waits before the next look."""
-        return self.inner.learnt_rest
+    def learnt_looks(self) -> float:
+        """Share of the waits that it learns from."""
+        return self.inner.learnt_looks
 
     def plan(self, ctx: WaitContext) -> WaitPlan:
         """Plan as ever."""
@@ -71,9 +71,9 @@ class Deaf(NamedTuple):
     stamped: bool = True
 
     @property
-    def learnt_rest(self) -> int:
-        """Undecided waits before the next look."""
-        return self.inner.learnt_rest
+    def learnt_looks(self) -> float:
+        """Share of the waits that it learns from."""
+        return self.inner.learnt_looks
 
     def plan(self, ctx: WaitContext) -> WaitPlan:
         """Nap where it would doze."""

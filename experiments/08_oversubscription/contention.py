@@ -65,6 +65,11 @@ class Contention(NamedTuple):
             )
         except subprocess.CalledProcessError as error:
             raise RuntimeError(f"{' '.join(arguments)}: {error.stderr.decode().strip()}") from None
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(
+                f"this box is too busy: '{' '.join(arguments)}' wants {seconds:g} s and had no end "
+                f"after {error.timeout:.0f} s; stop what runs beside ('top' shows it) and try again"
+            ) from None
         finally:
             os.sched_setaffinity(0, affinity)
         return np.frombuffer(done.stdout, dtype=np.int64)

@@ -24,6 +24,7 @@ from shmsim.config import parse_config, parse_policy
 from shmsim.console import console
 from shmsim.profile import MachineProfile
 from shmsim.units import S, parse_duration_ns
+from shmsim.whole import write_whole
 
 HERE: Final = Path(__file__).parent
 PARTS: Final = ("ring", "engine", "quota", "facts")
@@ -108,7 +109,7 @@ def tell(predicted: list[Row], measured: list[Row]) -> None:
 
 
 def _store(path: Path, content: Content) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
 def seconds(text: str) -> float:

@@ -1,52 +1,55 @@
-"""Fits the default arm of a live vLLM, and lets the model put the other arms in order."""
+"""Holds the effects of ways to wait in a live vLLM against what the model foretold of each."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from live_order import TABLES, Figures, Fit, Live, claims, orders
+from live_order import Arm, Effect, claims, effect, orders, read_arms
 from rich.table import Table
 
 from runner import Cell, Content, Context, Experiment, Findings, Plan, Results
 from shmsim.console import console
 
+_STORED: Final = Path(__file__).parents[1] / "bench" / "results"
+
 
 def quick(plan: Plan) -> Plan:
-    """The same in little: one short generation for each arm."""
-    return plan | {"output": 60, "replications": 1}
+    """The same: it takes no time."""
+    return plan
 
 
 def cells(plan: Plan) -> Iterator[Cell]:
-    """The fit to the default arms, then every arm of every table."""
-    yield Cell("fit", "model")
-    for table in TABLES:
-        for arm in plan[table]["arms"]:
-            yield Cell(f"{table}, {arm}", "model", {"table": table, "arm": arm})
+    """One for each comparison."""
+    for table, name in plan["tables"].items():
+        yield Cell(table, "model", {"name": name})
 
 
 def run(cell: Cell, context: Context) -> Content:
-    """Fit, or predict one arm."""
-    live = Live(context.plan)
-    if cell.name == "fit":
-        return live.fit(context.progress).stored()
-    fit = Fit.read(context.found["fit"])
-    workers = context.plan[cell.settings["table"]]["workers"]
-    return live.run(fit.engine_ms, fit.step_ms[workers], workers, cell.settings["arm"])._asdict()
+    """Read what was measured and foretold."""
+    arms = read_arms(_STORED / cell.settings["name"])
+    reference = context.plan["reference"]
+    if reference not in arms:
+        raise ValueError(
+            f"{cell.settings['name']} has no arm {reference!r} to count from; it has "
+            f"{', '.join(arms)}"
+        )
+    return {name: arm._asdict() for name, arm in arms.items()}
 
 
 def report(results: Results, _out: Path) -> Findings:
-    """Tell every arm beside what was measured, and which pairs stand in another order."""
+    """Tell every effect beside its prediction, and which pairs stand in another order."""
     plan = results.plan
-    fit = Fit.read(results.content["fit"])
-    predicted = {
-        table: {arm: Figures(**results.content[f"{table}, {arm}"]) for arm in plan[table]["arms"]}
-        for table in TABLES
-    }
-    steps = ", ".join(f"TP{n} {ms:.2f} ms" for n, ms in fit.step_ms.items())
-    console.print(f"EngineCore works {fit.engine_ms:.2f} ms a step, workers {steps}")
-    for name in TABLES:
-        console.print(_table(name, plan[name], predicted[name]))
-    found = orders(plan, predicted)
+    effects: dict[tuple[str, str], Effect] = {}
+    found = []
+    for table in plan["tables"]:
+        arms = {name: Arm(**row) for name, row in results.content[table].items()}
+        reference = arms[plan["reference"]]
+        of_table = {
+            name: effect(arm, reference) for name, arm in arms.items() if arm is not reference
+        }
+        console.print(_table(table, plan["reference"], arms, of_table))
+        effects |= {(table, name): one for name, one in of_table.items()}
+        found += orders(table, arms, plan["slack"])
     for o in found:
         wrong = "; ".join(f"{less} below {more}" for less, more in o.wrong) or "none"
         console.print(
@@ -55,33 +58,42 @@ def report(results: Results, _out: Path) -> Findings:
             markup=False,
         )
     summary = {
-        "fit": fit.stored(),
-        "predicted": {
-            table: {arm: figures._asdict() for arm, figures in arms.items()}
-            for table, arms in predicted.items()
+        "arms": results.content,
+        "effects": {
+            table: {
+                name: {key: value._asdict() for key, value in one._asdict().items()}
+                for (where, name), one in effects.items()
+                if where == table
+            }
+            for table in plan["tables"]
         },
         "orders": [o._asdict() for o in found],
     }
-    return Findings(claims(found, plan["seed"]), summary)
+    return Findings(claims(effects, found, plan["seed"]), summary)
 
 
-def _table(name: str, plan: Plan, predicted: dict[str, Figures]) -> Table:
-    table = Table(
-        "arm", "ms per token", "measured", "EngineCore", "measured", "worker", "measured",
-        title=name,
-    )  # fmt: skip
-    for arm, row in plan["arms"].items():
-        found = predicted[arm]
-        table.add_row(
-            arm + (" (fitted)" if arm == plan["fitted"] else ""),
-            f"{found.ms:.2f}",
-            f"{min(row['ms']):.2f} to {max(row['ms']):.2f}",
-            f"{found.engine_cores:.2f}",
-            f"{row['engine_cores']:.2f}",
-            f"{found.worker_cores:.2f}",
-            f"{row['worker_cores']:.2f}",
-        )
+def _table(title: str, reference: str, arms: dict[str, Arm], effects: dict[str, Effect]) -> Table:
+    names = ("arm", "ms per token", "effect", "foretold", "error", "EngineCore", "foretold")
+    table = Table(*names, title=title)
+    for name, arm in arms.items():
+        row: tuple[Any, ...] = ("", "", "")
+        if name != reference:
+            one = effects[name]
+            row = (
+                f"{_percent(one.measured.value - 1)} [{_percent(one.measured.low - 1)}, "
+                f"{_percent(one.measured.high - 1)}]",
+                _percent(one.predicted.value - 1),
+                f"{_percent(one.error.value)} [{_percent(one.error.low)}, "
+                f"{_percent(one.error.high)}]",
+            )
+        cores, foretold = (sum(x) / len(x) for x in (arm.engine_cores, arm.predicted_cores))
+        ms = f"{sum(arm.ms) / len(arm.ms):.2f} ({min(arm.ms):.2f} to {max(arm.ms):.2f})"
+        table.add_row(name, ms, *row, f"{cores:.2f}", f"{foretold:.2f}")
     return table
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.1f}%"
 
 
 EXPERIMENT: Final = Experiment(cells, run, report, quick)

@@ -11,7 +11,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from rich.table import Table
 
-from realrun import gpu_check
+from realrun.causes import reason_in
+from realrun.gpu_check import asked
+from realrun.model.geometry import check_shares, geometry_of, model_of
 from realrun.run import make_spec, run_once
 from runner import Cell, Content, Context, Experiment, Findings, Plan, Results, Skipped
 from runner.profiles import profile_of
@@ -36,13 +38,14 @@ class Block(NamedTuple):
         TPOT of the policy over that of the reference, means of two runs each.
     cores
         Of scheduler and workers with the policy.
-    fell
-        In how many of the four runs the clock of the GPU fell.
+    fell, unknown
+        In how many of the four runs the clock of the GPU fell, and in how many nobody can say.
     """
 
     ratio: float
     cores: float
     fell: int
+    unknown: int
 
 
 def quick(plan: Plan) -> Plan:
@@ -77,16 +80,19 @@ def run(cell: Cell, context: Context) -> Content:
         raise Skipped(f"it asks for every GPU of several, and there are {n_gpus}")
     if n_gpus == 0:
         raise Skipped("no GPU that torch can use; the first cell says more")
+    workers = table["workers"] or n_gpus
+    _check_workers(plan, workers)
     profile = profile_of(context)
     arms = [plan["reference"], cell.settings["policy"]]
     rows = []
     for i, is_policy in enumerate(_ORDER):
         name = arms[is_policy]
         context.progress(name, i / len(_ORDER))
-        asked = gpu_check.Cell(table["batch"], table["scheduling"], "write", name)
-        config = config_of(plan, asked, table["workers"] or n_gpus)
-        records = run_once(make_spec(config, parse_policy(name).policy, profile, 0))
-        row = gpu_check.row_of(asked, records)._asdict() | {"is_policy": is_policy}
+        way = asked.Cell(table["batch"], table["scheduling"], "write", name)
+        config = config_of(plan, way, workers)
+        spec = make_spec(config, parse_policy(name).policy, profile, 0)
+        records = run_once(spec, logs=context.folder / "logs")
+        row = asked.row_of(way, records)._asdict() | {"is_policy": is_policy}
         del row["cell"]
         # Nothing that no GPU computed is ever taken for measured.
         emulated = bool(records.meta["emulated"]) or config.device.kind != "cuda"
@@ -94,12 +100,32 @@ def run(cell: Cell, context: Context) -> Content:
     return {"rows": rows, "emulated": any(row["emulated"] for row in rows)}
 
 
-def config_of(plan: Plan, asked: gpu_check.Cell, workers: int) -> RunConfig:
+def config_of(plan: Plan, way: asked.Cell, workers: int) -> RunConfig:
     """The run of `realrun gpu-check`, on so many GPUs."""
-    kind = plan["device"]["kind"]
-    device = DeviceConfig(kind=kind, model=plan["device"]["model"]) if kind == "cuda" else None
-    config = gpu_check.config_of(asked, device or DeviceConfig())
+    config = asked.config_of(way, _device_of(plan))
     return replace(config, engine=replace(config.engine, workers=workers))
+
+
+def _device_of(plan: Plan) -> DeviceConfig:
+    kind, model = plan["device"]["kind"], plan["device"]["model"]
+    return DeviceConfig(kind=kind, model=model) if kind == "cuda" else DeviceConfig()
+
+
+def _check_workers(plan: Plan, workers: int) -> None:
+    """Leave out so many workers as cannot share the model.
+
+    Raises
+    ------
+    Skipped
+        Says what does not divide.
+    """
+    device = _device_of(plan)
+    if device.kind != "cuda":
+        return
+    try:
+        check_shares(geometry_of(model_of(device)), workers)
+    except ValueError as error:
+        raise Skipped(f"{error}; --gpus 0,1 chooses two of those here") from None
 
 
 def _count_gpus() -> int:
@@ -114,8 +140,8 @@ def _count_gpus() -> int:
         [sys.executable, "-c", _COUNT], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["nothing"]
-        raise Skipped(f"torch cannot be asked for GPUs: {said[-1]}")
+        said = reason_in(done.stderr) or "it said nothing"
+        raise Skipped(f"torch cannot be asked for GPUs: {said}")
     n = int(done.stdout)
     if n == 0:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -131,13 +157,21 @@ def block_of(rows: list[Content]) -> Block:
         tpot[row["is_policy"]].append(row["tpot_p50_ns"])
     cores = [row["cores"] for row in rows if row["is_policy"]]
     ratio = float(np.mean(tpot[True]) / np.mean(tpot[False]))
-    return Block(ratio, float(np.mean(cores)), sum(fell(row["device"]) for row in rows))
+    falls = [fell(row["device"]) for row in rows]
+    return Block(ratio, float(np.mean(cores)), falls.count(True), falls.count(None))
 
 
-def fell(device: dict[str, Any]) -> bool:
-    """Whether the clock of a GPU fell during a run; False where nobody can say."""
-    before, after = (device.get(f"clocks_{when}", {}).get(_CLOCK) for when in ("before", "after"))
-    return bool(before and after) and float(after) < _FELL * float(before)
+def fell(device: dict[str, Any]) -> bool | None:
+    """Whether the clock of a GPU fell during a run; None where nobody can say.
+
+    nvidia-smi may not be there, and says ``[N/A]`` of a part of a GPU (MIG, vGPU).
+    """
+    clocks = (device.get(f"clocks_{when}", {}).get(_CLOCK, "") for when in ("before", "after"))
+    try:
+        before, after = map(float, clocks)
+    except ValueError:
+        return None
+    return after < _FELL * before
 
 
 def report(results: Results, _out: Path) -> Findings:
@@ -166,7 +200,7 @@ def report(results: Results, _out: Path) -> Findings:
             f"{np.mean(ratios):.4f}",
             f"{min(ratios):.4f} to {max(ratios):.4f}",
             f"{np.mean([block.cores for block in found]):.2f}",
-            str(sum(block.fell for block in found)),
+            _falls(found),
         )
     console.print(told)
     if world_of(plan) == "emulated":
@@ -181,6 +215,12 @@ def report(results: Results, _out: Path) -> Findings:
     # What was emulated claims nothing about GPUs.
     found = claims(plan, blocks) if world_of(plan) == "machine" else []
     return Findings(found, summary)
+
+
+def _falls(blocks: list[Block]) -> str:
+    """In how many of the runs whose clock is known it fell."""
+    n_known = sum(len(_ORDER) - block.unknown for block in blocks)
+    return f"{sum(block.fell for block in blocks)} of {n_known}" if n_known else "nobody can say"
 
 
 def claims(plan: Plan, blocks: dict[tuple[str, str], list[Block]]) -> list[Claim]:
@@ -204,8 +244,11 @@ def claims(plan: Plan, blocks: dict[tuple[str, str], list[Block]]) -> list[Claim
     if ours is not None:
         claim("step_ahead_tpot_over_spin", [b.ratio for b in ours], "ratio", 1.005 + noise)
         claim("step_ahead_cores", [b.cores for b in ours], "cores", 0.3)
-    every = [block.fell / len(_ORDER) for found_ in blocks.values() for block in found_]
-    claim("clock_fell_share", every, "share", 0.25)
+    n_known = [len(_ORDER) - block.unknown for found_ in blocks.values() for block in found_]
+    n_fell = [block.fell for found_ in blocks.values() for block in found_]
+    every = [n / known for n, known in zip(n_fell, n_known, strict=True) if known]
+    if every:
+        claim("clock_fell_share", every, "share", 0.25)
     return found
 
 

@@ -13,7 +13,6 @@ for hand-offs that are lost, and for kills that somebody does not notice.
 
 import argparse
 import contextlib
-import json
 import random
 import signal
 import sys
@@ -31,11 +30,9 @@ import syscalls
 from candidates import CANDIDATES, Candidate
 from cells import Cell, Cells, Key
 from remote import BrokenSystemError, Remote
+from stored import store
 from tables import report
 from verdicts import claims
-
-from realrun.host import machine_facts
-from shmsim.claims import Claim, write_claims
 
 SEED: Final = 20_260_301
 IDLE_S: Final = 5.0
@@ -252,14 +249,6 @@ def record_of(bench: Bench) -> dict[str, Any]:
         "missing": bench.missing,
         "cells": [{**key._asdict(), **cell.row()} for key, cell in bench.cells.items()],
     }
-
-
-def store(path: Path, found: list[Claim], record: dict[str, Any]) -> None:
-    """Write the claims, and the record beside them."""
-    write_claims(path, machine_facts(), found)
-    beside = path.with_name(f"{path.stem}_cells.json")
-    beside.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"\nstored in {path} and {beside}")
 
 
 def main() -> None:

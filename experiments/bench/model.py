@@ -212,5 +212,7 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
+    except (OSError, RuntimeError, ValueError) as error:  # such as a box too busy to calibrate
+        sys.exit(f"failed: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

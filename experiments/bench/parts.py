@@ -1,7 +1,6 @@
 """What the benches that consist of parts have in common: options, order, and the record."""
 
 import argparse
-import json
 import signal
 import sys
 import time
@@ -9,9 +8,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from stored import store
+
 from realrun.calibrate import calibrate
-from realrun.host import machine_facts
-from shmsim.claims import Claim, write_claims
+from shmsim.claims import Claim
 from shmsim.profile import MachineProfile
 
 #: Claims, and the record behind them.
@@ -64,7 +64,4 @@ def finish(
     """Say how long it took (``started_s`` by `time.monotonic`), and store it if there is a path."""
     print(f"\n{time.monotonic() - started_s:.0f} s")
     if path:
-        write_claims(path, machine_facts(), found)
-        beside = path.with_name(f"{path.stem}_cells.json")
-        beside.write_text(json.dumps(records, indent=1, default=float) + "\n")
-        print(f"stored in {path} and {beside}")
+        store(path, found, records)

@@ -1,12 +1,14 @@
 """How sure the intervals of `shmsim.stats` are, and what common tapes buy.
 
 Every known case is run many times over; *coverage* is the share of nominal 95 % intervals that hold
-the truth. ``claims(seed, quick)`` is what a bench calls; ``python stats.py`` prints the table.
+the truth. ``claims(seed, quick)`` is what a bench calls; ``python stats.py`` prints the table, and
+another one of runs too short or too rare for what they are asked, which hold less.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,7 +20,7 @@ from shmsim.config import EngineConfig, RunConfig, WorkloadConfig
 from shmsim.figures import figures_of
 from shmsim.policies import SpinThenPark
 from shmsim.profile import MachineProfile
-from shmsim.sim.sweep import predict
+from shmsim.sim.engine import summarize_with
 from shmsim.stats import (
     Estimate,
     Precision,
@@ -100,8 +102,12 @@ def _replications(rng: np.random.Generator, n_runs: int) -> list[Estimate]:
     return [mean_of_replications(row) for row in rng.gamma(16.0, 1 / 16, (n_runs, 20))]
 
 
-def _batches_ar1(rng: np.random.Generator, n_runs: int) -> list[Estimate]:
-    return [batch_means(row) for row in ar1(rng, n_runs, 4_096, 0.8, np.nan)]
+def _batches_ar1(rng: np.random.Generator, n_runs: int, n: int = 4_096) -> list[Estimate]:
+    return [batch_means(row) for row in ar1(rng, n_runs, n, 0.8, np.nan)]
+
+
+def _exponential(rng: np.random.Generator, n_runs: int, n: int) -> list[Estimate]:
+    return [mean_of_replications(row) for row in rng.exponential(1.0, (n_runs, n))]
 
 
 def _warm_up_ar1(rng: np.random.Generator, n_runs: int) -> list[Estimate]:
@@ -120,8 +126,8 @@ def _mm1(
     return found
 
 
-def _batches_mm1(rng: np.random.Generator, n_runs: int) -> list[Estimate]:
-    return _mm1(rng, n_runs, 8_192, batch_means)
+def _batches_mm1(rng: np.random.Generator, n_runs: int, n: int = 8_192) -> list[Estimate]:
+    return _mm1(rng, n_runs, n, batch_means)
 
 
 def _cycles_mm1(rng: np.random.Generator, n_runs: int) -> list[Estimate]:
@@ -170,6 +176,38 @@ CASES: Final = (
 )
 
 
+def _few_cycles(rng: np.random.Generator, n_runs: int, n: int) -> list[Estimate]:
+    def first(row: Float64Array) -> Estimate:
+        sums, lengths = cycles(row, row == 0)
+        return ratio_of_cycles(sums[:n], lengths[:n])
+
+    # Every second customer finds the server idle, on average.
+    return _mm1(rng, n_runs, 3 * n, first)
+
+
+#: What holds less than it says: too few replications of a skewed law, too short or too rare.
+SHORT: Final = (
+    *(
+        Case(f"replications/exponential_mean, {n}", 1.0, partial(_exponential, n=n))
+        for n in (5, 10, 30)
+    ),
+    *(
+        Case(f"batch_means/ar1_mean, {n} values", 0.0, partial(_batches_ar1, n=n))
+        for n in (512, 128)
+    ),
+    *(
+        Case(
+            f"batch_means/mm1_wait, {n} customers", _LOAD / (1 - _LOAD), partial(_batches_mm1, n=n)
+        )
+        for n in (1_024, 256)
+    ),
+    *(
+        Case(f"regenerative/mm1_wait, {n} cycles", _LOAD / (1 - _LOAD), partial(_few_cycles, n=n))
+        for n in (1_000, 100)
+    ),
+)
+
+
 class Coverage(NamedTuple):
     """How often the intervals of one case held the truth.
 
@@ -192,7 +230,8 @@ class Coverage(NamedTuple):
 
 def coverage(case: Case, seed: int, n_runs: int) -> Coverage:
     """Run a case many times over."""
-    estimates = case.estimates(np.random.default_rng([seed, CASES.index(case)]), n_runs)
+    number = (*CASES, *SHORT).index(case)
+    estimates = case.estimates(np.random.default_rng([seed, number]), n_runs)
     held = sum(e.low <= case.truth <= e.high for e in estimates)
     low, high = stats.binomtest(held, len(estimates)).proportion_ci(0.95, "exact")
     return Coverage(case.name, held / len(estimates), float(low), float(high), len(estimates))
@@ -227,7 +266,7 @@ def variance_ratio(seed: int, n: int) -> tuple[float, float, float]:
     profile = MachineProfile.shipped("vm-2cpu")
 
     def tpot_ns(window_ns: int, replication: int) -> float:
-        summary = predict(config, SpinThenPark(window_ns), profile, replication, "simpy")
+        summary = summarize_with(config, SpinThenPark(window_ns), profile, replication, "simpy")
         return figures_of(summary)["tpot_mean_ns"]
 
     short = np.array([tpot_ns(1_900 * US, i) for i in range(n)])
@@ -270,13 +309,21 @@ def claims(seed: int, quick: bool) -> list[Claim]:
     ]
 
 
+def short_of_it(seed: int) -> list[Coverage]:
+    """Coverage where nobody should ask for an interval, or should know what it is worth."""
+    return [coverage(case, seed, _QUICK_REPEATS) for case in SHORT]
+
+
 def main() -> None:
-    """Print every claim."""
+    """Print every claim, and what holds less."""
     for claim in claims(1, quick=False):
         print(
             f"{claim.id:50} {claim.value:9.4g} ({claim.low:.4g} to {claim.high:.4g}) "
             f"{claim.direction} {claim.bound:g} n = {claim.n} {'' if claim.holds else 'FAILS'}"
         )
+    print("\nToo short, or too rare: the share of nominal 95 % intervals that hold the truth")
+    for found in short_of_it(1):
+        print(f"{found.name:50} {found.share:9.4g} ({found.low:.4g} to {found.high:.4g})")
 
 
 if __name__ == "__main__":

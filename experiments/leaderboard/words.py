@@ -10,8 +10,9 @@ from shmsim.units import US, format_ns
 
 _HEAD: Final = """# Leaderboard
 
-Made by `python experiments/leaderboard/build.py` from the files in `bundles/`; edit those. What the
-columns mean, and how to add a machine: [README.md](README.md).
+Made by `python experiments/leaderboard/build.py` from the bundles of
+[experiment 10](../10_model_against_machine/README.md)'s record and from those in `bundles/`. What
+the columns mean, and how to add a machine: [README.md](README.md).
 """
 _COLUMNS: Final = (
     "policy", "cost", "TPOT p50, ms", "to spin, %", "ITL p99, ms", "TTFT after idle, ms", "cores",

@@ -16,6 +16,7 @@ from runner.origin import box_hash, commit, label_of, source_hash
 from runner.record import Record, Row, checked
 from shmsim.claims import write_claims
 from shmsim.console import console
+from shmsim.whole import whole
 
 CLAIMS: Final = "claims.json"
 _WORK: Final = "work"
@@ -89,10 +90,16 @@ def carry_out(job: Job, progress: Progress) -> Record:
             "seconds": round(sum(row.seconds for row in rows), 1),
         }
         record = Record(job.folder.name, job.effort, job.plan, {label: node}, tuple(rows), {})
-        shutil.copytree(job.kept / _FILES, job.out, dirs_exist_ok=True)
+        shutil.copytree(job.kept / _FILES, job.out, copy_function=_copy, dirs_exist_ok=True)
         record = told(job.experiment, record, job.out)
         kept.clear()
     return record
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file of the results, whole or not at all."""
+    with whole(Path(target)) as unfinished:
+        shutil.copyfile(source, unfinished)
 
 
 def _distinct(cells: list[Cell]) -> list[Cell]:

@@ -168,9 +168,12 @@ class Experiment(NamedTuple):
         Tells what came out, writes further files into a folder if it has any.
     quick
         The same plan in little: done within half a minute.
+    sweeps
+        Whether a cell calls `Context.sweep`, which is all that a cluster helps with.
     """
 
     cells: Callable[[Plan], Iterable[Cell]]
     run: Callable[[Cell, Context], Content]
     report: Callable[[Results, Path], Findings]
     quick: Callable[[Plan], Plan]
+    sweeps: bool = False

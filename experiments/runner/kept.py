@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from shmsim.sweep.store import locked, write_whole
+from shmsim.sweep.store import locked
+from shmsim.whole import write_whole
 
 _CELLS: Final = "cells"
 _OF: Final = "of"
@@ -51,7 +52,7 @@ class Kept:
         path = self._folder / _OF
         if not path.exists() or path.read_text() != what:
             self.clear()
-            path.write_text(what)
+            write_whole(path, what)
 
     def clear(self) -> None:
         """Forget everything: the experiment came to its end."""

@@ -11,13 +11,15 @@ import shmsim
 from realrun.host import IDENTITY
 from runner.kept import hash_of
 
-_KINDS: Final = (".py", ".c", ".toml", ".so")
+_KINDS: Final = (".py", ".c", ".toml")  # no .so: two boxes compile one source to different bytes
 _SHORT: Final = 8
+_RECORDS: Final = ":(top,exclude,glob)experiments/*/results/**"
+BENCH: Final = Path(__file__).parents[1] / "bench"  # experiments import from it
 
 
 def source_hash(folder: Path) -> str:
-    """Hash of all code that an experiment runs: its own, the model's, the machine's."""
-    roots = [folder, Path(shmsim.__file__).parent, Path(realrun.__file__).parent]
+    """Hash of all code that an experiment runs: its own, benches', the model's, the machine's."""
+    roots = [folder, BENCH, Path(shmsim.__file__).parent, Path(realrun.__file__).parent]
     digest = hashlib.sha256()
     for root in roots:
         for path in _sources(root):
@@ -33,11 +35,15 @@ def _sources(root: Path) -> Iterable[Path]:
 
 
 def commit(folder: Path) -> tuple[str, bool]:
-    """The commit that is checked out, and whether files differ from it; ``"unknown"`` without."""
+    """The commit that is checked out, and whether files differ from it; ``"unknown"`` without.
+
+    Records do not count as files: one run after the other writes them.
+    """
     found = _git(folder, "rev-parse", "HEAD")
     if not found:
         return "unknown", True
-    return found, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+    status = ("status", "--porcelain", "--untracked-files=no", "--", ":/", _RECORDS)
+    return found, bool(_git(folder, *status))
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from runner.experiment import MACHINE_WORLDS, WORLDS, Cell, Content, Plan, Results
 from runner.kept import hash_of
-from shmsim.sweep.store import write_whole
+from shmsim.whole import write_whole
 
 FORMAT: Final = 1
 NAME: Final = "record.json"

@@ -5,24 +5,26 @@ kind. Which GPU says ``CUDA_VISIBLE_DEVICES``; `realrun.cuda.parts.Reports` read
 `realrun.calibrate_gpu` starts this.
 """
 
-import os
 import sys
+from functools import partial
 from typing import Any, Final
 
 import torch
 
+from realrun.cores import core_beside, stay_on
 from realrun.cuda.calls import single_calls
-from realrun.cuda.checks import check_idle, choose_gpu, clocks, gpu_state
+from realrun.cuda.checks import LOAD, NoGpu, check_idle, choose_gpu, clocks, gpu_state
 from realrun.cuda.copies import copies
 from realrun.cuda.driver import USES_HOST_PAGE_TABLES, driver
 from realrun.cuda.facts import link_facts, pci_address, smi_facts
+from realrun.cuda.memory import shared_memory
 from realrun.cuda.pages import registrations
 from realrun.cuda.parts import Measured, Part, Say, run_parts
 from realrun.cuda.rests import rests
 from realrun.cuda.steps import steps_by_batch, steps_by_room
 from realrun.host import prepare_process, settled_heap
 
-# Two lists: a driver that does not know one name of a list answers nothing.
+# Several lists: a driver that does not know one name of a list answers nothing.
 _PLACE: Final = (
     "pci.bus_id", "pcie.link.gen.current", "pcie.link.gen.max", "pcie.link.width.current",
     "pcie.link.width.max",
@@ -37,7 +39,8 @@ def facts(_: Say) -> Measured:
     """What the GPU is, and where it sits."""
     index = torch.cuda.current_device()
     properties = torch.cuda.get_device_properties(index)
-    said = smi_facts(gpu_state(index, *_PLACE) | gpu_state(index, *_KIND))
+    asked = (_PLACE, _KIND, (LOAD,))
+    said = smi_facts({k: v for names in asked for k, v in gpu_state(index, *names).items()})
     found: dict[str, Any] = {
         "name": properties.name,
         "memory_bytes": properties.total_memory,
@@ -58,34 +61,45 @@ def clocks_now(_: Say) -> Measured:
     return Measured([], {"clocks": clocks(torch.cuda.current_device())})
 
 
-#: In the order of what the model needs most; expectations are for one H200, doubled.
-PARTS: Final = (
-    Part("facts", 2.0, facts),
-    Part("copies", 12.0, copies),
-    Part("rests", 12.0, rests),
-    Part("steps", 40.0, steps_by_batch),
-    Part("calls", 2.0, single_calls),
-    Part("registrations", 4.0, registrations),
-    Part("rooms", 30.0, steps_by_room),
-    Part("clocks_after", 1.0, clocks_now),
-)
+def parts(beside: int) -> tuple[Part, ...]:
+    """What is measured, in the order of what the model needs most.
+
+    Expectations are for one H200, doubled.
+
+    Parameters
+    ----------
+    beside
+        Core of the thread that waits in the driver, as in a run not that of who waits for it;
+        `realrun.cores.ANY`: any.
+    """
+    return (
+        Part("facts", 2.0, facts),
+        Part("copies", 12.0, copies),
+        Part("rests", 12.0, partial(rests, beside)),
+        Part("steps", 40.0, partial(steps_by_batch, beside)),
+        Part("calls", 2.0, single_calls),
+        Part("memory", 2.0, shared_memory),
+        Part("registrations", 4.0, registrations),
+        Part("rooms", 30.0, partial(steps_by_room, beside)),
+        Part("clocks_after", 1.0, clocks_now),
+    )
 
 
 def main() -> None:
     """Measure all parts that there is time for."""
     prepare_process()
     limit_s, core = float(sys.argv[1]), int(sys.argv[2])
-    if core >= 0:
-        os.sched_setaffinity(0, {core})
+    beside = core_beside(core)
     try:
         index = choose_gpu(0, 1, shares=False)
         check_idle(index)
         torch.cuda.set_device(index)
         torch.zeros(1, device="cuda")
-    except RuntimeError as error:
+    except NoGpu as error:  # any other has its traceback
         sys.exit(str(error))
+    stay_on(core)  # the threads of the context, which are there now, would have inherited it
     with settled_heap():
-        run_parts(PARTS, limit_s, _tell)
+        run_parts(parts(beside), limit_s, _tell)
 
 
 def _tell(line: str) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from shmsim.roofline import BYTES_PER_VALUE, ModelGeometry
 
+LOAD: Final = "utilization.gpu"  # percent, as nvidia-smi calls it
 _BUSY_PERCENT: Final = 10.0
 _LOOKS: Final = 4
 _LOOK_S: Final = 0.7
@@ -80,7 +81,9 @@ def check_memory(
 def check_idle(index: int) -> None:
     """Refuse a GPU that somebody else computes on: every time would be about both.
 
-    Ask before this process computes. Where nvidia-smi is not installed nobody can tell.
+    Ask before this process computes. Where nvidia-smi is not installed, or does not know (it says
+    ``[N/A]`` of a part of a GPU, by MIG or vGPU), nobody can tell, and none is refused; a
+    calibration notes it.
 
     Raises
     ------
@@ -89,8 +92,10 @@ def check_idle(index: int) -> None:
     """
     busy_percent = 0.0
     for look in range(_LOOKS):
-        found = gpu_state(index, "utilization.gpu")
-        busy_percent = float(found.get("utilization.gpu", "0"))
+        try:
+            busy_percent = float(gpu_state(index, LOAD).get(LOAD, ""))
+        except ValueError:
+            return
         if busy_percent < _BUSY_PERCENT:
             return
         if look < _LOOKS - 1:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, NamedTuple, Protocol
 
+from realrun.cores import stay_on
 from realrun.doorbell import Ear
 from realrun.host import exact_timers
 from realrun.layout import SEQUENCE, RingLayout
@@ -30,7 +31,7 @@ from realrun.native import ENDED, SEEN, STOPPED, wait
 from realrun.ring import Message, RingReader, RingWriter
 from realrun.segment import Segment
 from realrun.waiting import RawWait, Stopped, both, carry_through
-from shmsim.units import FOREVER_NS
+from shmsim.units import FOREVER_NS, US
 from shmsim.wait import DOZE, MAX_STAGES, NAP, PARK, POLL, REHEARSE, SPIN, YIELD
 
 BY_GPU: Final = ("write", "copy")
@@ -38,7 +39,14 @@ BY_THREAD: Final = ("blocking", "sync")
 KINDS: Final = (*BY_GPU, "query", *BY_THREAD)
 _HEADER: Final = struct.Struct("<QQQQQ")
 _N_NUMBERS: Final = 3  # of a stage
-_LOOKS_PER_STOP: Final = 64
+_UNREACHED: Final = (PARK, 0, 0)
+#: Asking the driver keeps the GIL, and a thread that launches wants it back after each call to
+#: torch; without a gap it gets it after a switch interval, of 5 ms. Who comes for it in a gap
+#: has it at once. On two cores of a virtual machine, with a stand-in that keeps the GIL for 0.3 us,
+#: ten calls in a row were made 836 times in 30 waits of 12 ms beside nobody, 26 times beside a
+#: waiter without gaps, 631 times with these; 1 and 5 us made no difference to that. An end was seen
+#: 1.9 us later in the median: a gap and the way in and out of it.
+_BETWEEN_LOOKS_NS: Final = 2 * US
 _GOODBYE_S: Final = 5.0
 _WORD_IS_LATE_S: Final = 20e-6
 
@@ -73,6 +81,8 @@ class Bell:
         Whether it publishes the ends; else somebody else does, and it rings.
     prepare
         What the thread does first, such as choosing its device.
+    core
+        Where it stays; `realrun.cores.ANY`: where who makes it may be.
     """
 
     def __init__(
@@ -80,6 +90,7 @@ class Bell:
         segment: Segment,
         ring: RingLayout,
         prepare: Callable[[], None],
+        core: int,
         *,
         publishes: bool,
     ) -> None:
@@ -87,6 +98,7 @@ class Bell:
         self._segment = segment
         self._head_at = ring.head_at
         self._prepare = prepare
+        self._core = core
         self._writer = RingWriter(segment, ring)
         self._doorbell = segment.doorbell(ring)
         self._publishes = publishes
@@ -103,6 +115,8 @@ class Bell:
 
     def _run(self) -> None:
         exact_timers()
+        # On that of a worker who spins, what it publishes would wait for who waits for it.
+        stay_on(self._core)
         self._prepare()
         while (job := self._jobs.get()) is not None:
             serial, event = job
@@ -134,7 +148,7 @@ class Ends:
         One of `KINDS`.
     stamp
         Says when an end that was seen came to pass, by the host's clock.
-    prepare
+    prepare, core
         See `Bell`.
     """
 
@@ -145,6 +159,7 @@ class Ends:
         kind: str,
         stamp: Callable[[Ended], int],
         prepare: Callable[[], None],
+        core: int,
     ) -> None:
         """Nothing has ended."""
         self._segment = segment
@@ -154,7 +169,7 @@ class Ends:
         self._words = ring.reader_words(0)
         self._reader = RingReader(segment, ring, 0)
         self._ear: Ear | None = None
-        self._bell = Bell(segment, ring, prepare, publishes=kind in BY_THREAD)
+        self._bell = Bell(segment, ring, prepare, core, publishes=kind in BY_THREAD)
         self._events: dict[int, Event] = {}
 
     def expect(self, serial: int, event: Event) -> None:
@@ -239,7 +254,7 @@ class Ends:
             if kind == REHEARSE:
                 rehearse()
             elif kind in (SPIN, YIELD):
-                self._spin(event, end_ns)
+                self._ask(event, seen, kind, end_ns)
             elif kind in (NAP, DOZE, POLL) and until_ns < FOREVER_NS:
                 overshoot_ns = self._nap(event, end_ns, period_ns if kind == POLL else until_ns)
             else:
@@ -254,12 +269,12 @@ class Ends:
                 return raw
         raise ValueError(f"the plan {plan} ended; its last stage must last for ever")
 
-    def _spin(self, event: Event, end_ns: int) -> None:
-        while time.monotonic_ns() < end_ns:
-            for _ in range(_LOOKS_PER_STOP):
-                if event.query():
-                    return
-            if self._segment.load(self._words.stop):
+    def _ask(self, event: Event, seen: int, kind: int, end_ns: int) -> None:
+        """Ask again and again, and spin or yield for `_BETWEEN_LOOKS_NS` in between."""
+        between = (kind, _BETWEEN_LOOKS_NS, 0, *_UNREACHED * 3)
+        memory, words = self._segment.memory, self._words
+        while time.monotonic_ns() < end_ns and not event.query():
+            if wait(memory, words, seen, between)[0] == STOPPED:
                 return
 
     def _nap(self, event: Event, end_ns: int, period_ns: int) -> int:

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from realrun.cores import cores_in
+
 _PCI: Final = Path("/sys/bus/pci/devices")
 _ADDRESS: Final = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.I)
 #: Transfers per second of one lane times its share of payload bits, in bytes, by speed of a link
@@ -38,21 +40,6 @@ def pci_address(said: str) -> str:
         raise ValueError(f"{said!r} is no PCI address such as 00000000:1B:00.0")
     domain, bus, device, function = found.groups("0000")
     return f"{domain[-4:]}:{bus}:{device}.{function}".lower()
-
-
-def cores_in(cpu_list: str) -> tuple[int, ...]:
-    """Cores of a list as the kernel writes it, such as ``0-3,8,10-11``.
-
-    Raises
-    ------
-    ValueError
-        If it is no such list.
-    """
-    cores: set[int] = set()
-    for part in filter(None, cpu_list.strip().split(",")):
-        first, dash, last = part.partition("-")
-        cores.update(range(int(first), int(last if dash else first) + 1))
-    return tuple(sorted(cores))
 
 
 def link_bytes_per_s(speed: str, width: str) -> float | None:

@@ -25,6 +25,8 @@ class Registration:
         By which it is registered.
     memory
         The mapping; it begins on a page.
+    n_bytes
+        How much of it, from its beginning on, up to the end of a page. None: all.
 
     Attributes
     ----------
@@ -32,14 +34,14 @@ class Registration:
         Why it could not be registered; empty if it is.
     """
 
-    def __init__(self, driver: Driver, memory: mmap) -> None:
-        """Try to register all of it."""
+    def __init__(self, driver: Driver, memory: mmap, n_bytes: int | None = None) -> None:
+        """Try to register it."""
         self._driver = driver
         self._address = address_of(memory)
         self._pieces: list[int] = []
         self.reason = ""
         # The last page belongs to the mapping as a whole.
-        n_bytes = -(-len(memory) // PAGESIZE) * PAGESIZE
+        n_bytes = -(-(n_bytes or len(memory)) // PAGESIZE) * PAGESIZE
         try:
             for at in range(0, n_bytes, _MOST_BYTES):
                 driver.register(self._address + at, min(n_bytes - at, _MOST_BYTES))

@@ -39,8 +39,13 @@ def plan_of(mode: str, rest_ns: int) -> tuple[int, ...]:
     return (kind, FOREVER_NS, 0, *_REST * 3)
 
 
-def rests(say: Say) -> Measured:
+def rests(beside: int, say: Say) -> Measured:
     """Wait in every way that this machine has, by every kind of plan, for every rest.
+
+    Parameters
+    ----------
+    beside
+        Core of the thread that waits in the driver; `realrun.cores.ANY`: as this one's.
 
     Returns
     -------
@@ -60,7 +65,7 @@ def rests(say: Say) -> Measured:
             try:
                 if way in BY_GPU and not registration.is_registered:
                     raise RuntimeError(registration.reason)
-                rows += _rests_by(way, segment, registration, per_ns, say)
+                rows += _rests_by(way, segment, registration, per_ns, beside, say)
             except RuntimeError as error:
                 reasons[way] = str(error)
             finally:
@@ -70,9 +75,9 @@ def rests(say: Say) -> Measured:
 
 
 def _rests_by(
-    way: str, segment: Segment, registration: Registration, per_ns: float, say: Say
+    way: str, segment: Segment, registration: Registration, per_ns: float, beside: int, say: Say
 ) -> list[tuple[str, str, int, list[tuple[int, ...]]]]:
-    kernels = _Kernels(way, segment, registration, per_ns)
+    kernels = _Kernels(way, segment, registration, per_ns, beside)
     found = []
     try:
         for rest_ns, n in RESTS:
@@ -90,7 +95,7 @@ class _Kernels:
     """Kernels of a given length in a stream, and the ring in which their ends are published."""
 
     def __init__(
-        self, way: str, segment: Segment, registration: Registration, per_ns: float
+        self, way: str, segment: Segment, registration: Registration, per_ns: float, beside: int
     ) -> None:
         ring = segment.layout.ends[0]
         self._way = way
@@ -101,7 +106,7 @@ class _Kernels:
         self._word = Word(segment, ring, registration, driver()) if way in BY_GPU else None
         self._serial = 0
         choose = partial(torch.cuda.set_device, torch.cuda.current_device())
-        self._ends = Ends(segment, ring, way, _seen_ns, choose)
+        self._ends = Ends(segment, ring, way, _seen_ns, choose, beside)
 
     def wait_for(self, mode: str, rest_ns: int, n: int) -> list[tuple[int, ...]]:
         """Wait for kernels, one at a time."""

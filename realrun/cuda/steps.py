@@ -94,7 +94,7 @@ class Served:
 
 
 @contextmanager
-def _device(n_rows: int, max_len: int) -> Iterator[Served]:
+def _device(n_rows: int, max_len: int, beside: int) -> Iterator[Served]:
     def make_waiter(source: Source) -> Waiter:
         uniform = Tape(0).uniform("worker0 device", "policy")
         return Waiter("worker0", DEVICE_DONE, source, PRESETS["spin"], TYPICAL_COSTS, uniform)
@@ -103,7 +103,9 @@ def _device(n_rows: int, max_len: int) -> Iterator[Served]:
     layout = SegmentLayout(1, n_devices=1, end_slot_bytes=2 * TOKEN_BYTES * n_rows)
     with Segment.create(layout, with_folder=True) as segment:
         geometry = geometry_of(model_of(config))
-        device = CudaDevice(segment, 0, 1, "none", n_rows, config, geometry, _SEED, make_waiter)
+        device = CudaDevice(
+            *(segment, 0, 1, "none", n_rows, config, geometry, _SEED, make_waiter, beside)
+        )
         try:
             device.begin()
             yield Served(device)
@@ -111,8 +113,13 @@ def _device(n_rows: int, max_len: int) -> Iterator[Served]:
             device.close()
 
 
-def steps_by_batch(say: Say) -> Measured:
+def steps_by_batch(beside: int, say: Say) -> Measured:
     """Measure decode steps of all batches, prompt chunks, launches, and steps after a pause.
+
+    Parameters
+    ----------
+    beside
+        Core of the thread that waits in the driver; `realrun.cores.ANY`: as this one's.
 
     Returns
     -------
@@ -125,7 +132,7 @@ def steps_by_batch(say: Say) -> Measured:
     launches: list[int] = []
     facts: dict[str, Any] = {"model": model_of(DeviceConfig(kind="cuda")), "launch": {}, "gaps": []}
     say("loading the model and capturing its graphs")
-    with _device(max(BATCHES), DeviceConfig().max_len) as served:
+    with _device(max(BATCHES), DeviceConfig().max_len, beside) as served:
         for n_tokens in PROMPTS:
             say(f"prompt of {n_tokens} tokens")
             chunks = [served.prefill(1, n_tokens) for _ in range(_N_PROMPTS + 1)][1:]
@@ -161,8 +168,13 @@ def _after_a_pause(served: Served, gap_ns: int, n: int) -> dict[str, Any]:
     return {"gap_ns": gap_ns, **found, "clocks_before": before, "clocks_after": clocks(index)}
 
 
-def steps_by_room(say: Say) -> Measured:
+def steps_by_room(beside: int, say: Say) -> Measured:
     """Measure decode steps with less and with more room for context.
+
+    Parameters
+    ----------
+    beside
+        See `steps_by_batch`.
 
     Returns
     -------
@@ -172,7 +184,7 @@ def steps_by_room(say: Say) -> Measured:
     rows = []
     for max_len in ROOMS:
         say(f"room for {max_len} tokens")
-        with _device(_PAUSED_BATCH, max_len) as served:
+        with _device(_PAUSED_BATCH, max_len, beside) as served:
             served.prefill(_PAUSED_BATCH, _PROMPT)
             steps = [served.decode() for _ in range(_N_WARM_UP + _N)][_N_WARM_UP:]
         found = spread(s.step_ns for s in steps)

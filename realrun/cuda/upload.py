@@ -1,11 +1,13 @@
 """Copies bulk of a message to a device: from where it lies in the arena, or by way of a buffer."""
 
-from typing import Any, Final, NamedTuple
+from collections import deque
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 
 from realrun.arena import Event
-from realrun.handoff import Received
+from realrun.device.bulk import STRIDE, Bulk, Uploads, weight_of
+from realrun.tensors import is_tensor, rebuild_tensor
 
 MEMORIES: Final = ("registered", "pinned", "pageable")
 
@@ -17,90 +19,152 @@ class Uploaded(NamedTuple):
     landed: Event
 
 
-class _Landed:
-    """The event of a copy that was over when its call returned."""
+class Lane(Protocol):
+    """What copies and steps of a device follow each other in.
 
-    def query(self) -> bool:
-        return True
+    Attributes
+    ----------
+    digest
+        Sum of what `Uploader` asked for, a number on the device.
+    """
+
+    digest: Any
+
+    def copy(self, source: Any, weight: int, *, stays: bool) -> Uploaded:
+        """Queue a copy of a flat tensor of bytes, and add what it brought to the digest.
+
+        Parameters
+        ----------
+        source
+            What to copy.
+        weight
+            By which every `STRIDE`-th of its bytes counts.
+        stays
+            Whether the source stays as it is until the copy has landed, without a reference to it:
+            what nobody looks after is copied before this returns.
+        """
+        ...
+
+
+class CudaLane:
+    """A stream of a GPU.
+
+    Parameters
+    ----------
+    device, stream
+        Where to, and behind what.
+    most_bytes
+        Of a copy.
+    """
+
+    def __init__(self, device: Any, stream: Any, most_bytes: int) -> None:
+        """Have the memory for one copy: a stream's first allocation may wait for the device."""
+        self._device = device
+        self._stream = stream
+        self.digest = torch.zeros((), dtype=torch.int64, device=device)
+        with torch.cuda.stream(stream):
+            torch.empty(most_bytes, dtype=torch.uint8, device=device)
+
+    def copy(self, source: Any, weight: int, *, stays: bool) -> Uploaded:
+        """See `Lane.copy`; from memory that is not page-locked the driver takes its own copy."""
+        del stays
+        with torch.cuda.stream(self._stream):
+            # Same dtype and dense: torch would else copy it on the CPU first, and from there.
+            copied = torch.empty(source.shape, dtype=source.dtype, device=self._device)
+            copied.copy_(source, non_blocking=True)
+            landed = torch.cuda.Event()
+            landed.record()
+            self.digest.add_(copied.view(-1)[::STRIDE].sum(), alpha=weight)
+        return Uploaded(copied, landed)
 
 
 class Uploader:
-    """Copies tensors of messages to a device.
+    """Copies bulk of messages to a device.
 
-    ``"registered"`` and ``"pageable"`` copy from where the tensor lies; what differs is whether its
-    memory was registered (`realrun.cuda.registration`), without which the driver copies it into a
+    ``"registered"`` and ``"pageable"`` copy from where it lies; what differs is whether the arena
+    was registered (`realrun.cuda.registration`), without which the driver copies it into a
     buffer of its own first and the call lasts until it has. ``"pinned"`` copies into a buffer that
     torch has pinned, so that the slot is free at once, for the price of one more copy.
 
     Parameters
     ----------
-    device
-        Where to.
-    memory
-        One of `MEMORIES`.
-    most_bytes
-        Size of the buffer of ``"pinned"``: the largest tensor.
-    stream
-        In which the copies lie; None: the current one.
+    lane
+        By which the copies go.
+    uploads
+        From which of `MEMORIES`. ``"pinned"`` has a buffer for each step in flight, as large as
+        the largest bulk, so that none is waited for.
+    shared
+        Addresses of the segment: what lies there is held until its copy has landed.
+    pins
+        Whether buffers are page-locked.
     """
 
-    def __init__(self, device: Any, memory: str, most_bytes: int, stream: Any = None) -> None:
-        """Make the buffer, if there is one."""
-        self._device = torch.device(device)
-        self._is_cuda = self._device.type == "cuda"
-        self._memory = memory
-        self._stream = stream
-        self._buffer = None
-        self._buffer_free: Event = _Landed()
-        if memory == "pinned":
-            self._buffer = torch.empty(most_bytes, dtype=torch.uint8, pin_memory=self._is_cuda)
+    def __init__(self, lane: Lane, uploads: Uploads, shared: range, *, pins: bool) -> None:
+        """Make the buffers, if there are any."""
+        self._lane = lane
+        self._memory = uploads.memory
+        self._shared = shared
+        self._buffers: deque[tuple[Any, Event | None]] = deque()
+        if uploads.memory == "pinned":
+            for _ in range(uploads.depth):
+                buffer = torch.empty(uploads.most_bytes, dtype=torch.uint8, pin_memory=pins)
+                self._buffers.append((buffer, None))
+        # Where a GPU reads pageable memory by itself, its copy may begin after the call.
+        self._kept: deque[Any] = deque(maxlen=uploads.depth)
+        self._n_copies = self._n_bytes = 0
 
-    def upload(self, received: Received, tensor: Any) -> Uploaded:
-        """Copy a tensor of a message, and hold its slots until the copy has landed.
-
-        Parameters
-        ----------
-        received
-            The message.
-        tensor
-            Part of its content: dense, on the CPU.
+    def upload(self, bulk: Bulk) -> Uploaded:
+        """Copy the bulk of a message, and hold its slots until the copy has landed.
 
         Returns
         -------
         Uploaded
-            The tensor may be used in the same stream at once.
+            The tensor may be used in the same lane at once.
 
         Raises
         ------
         ValueError
-            If the tensor is larger than the buffer.
+            If it is larger than a buffer.
         """
-        source = self._staged(tensor) if self._buffer is not None else tensor
-        if not self._is_cuda:
-            return Uploaded(source.clone(), _Landed())
-        with torch.cuda.stream(self._stream):
-            # Same dtype and dense: torch would else copy it on the CPU first, and from there.
-            copied = torch.empty_like(source, device=self._device)
-            copied.copy_(source, non_blocking=self._memory != "pageable")
-            landed = torch.cuda.Event()
-            landed.record()
-        if self._buffer is None:
+        source = bulk.content
+        if not is_tensor(source):
+            source = rebuild_tensor(source, "torch.uint8", (source.nbytes,))
+        weight = weight_of(self._n_copies)
+        self._n_copies += 1
+        self._n_bytes += source.numel()
+        if self._buffers:
+            return self._by_buffer(source, weight)
+        is_shared = source.data_ptr() in self._shared
+        stays = is_shared and self._memory == "registered"
+        uploaded = self._lane.copy(source, weight, stays=stays)
+        if is_shared:
             # torch looks after its own memory until a copy has landed, but not after ours.
-            received.hold_until(landed)
+            bulk.hold_until(uploaded.landed)
         else:
-            self._buffer_free = landed
-        return Uploaded(copied, landed)
+            self._kept.append(source)
+        return uploaded
 
-    def _staged(self, tensor: Any) -> Any:
-        """The tensor in the buffer, once the copy before has left it."""
-        assert self._buffer is not None, "there is a buffer where something is staged"
-        n_bytes = tensor.numel() * tensor.element_size()
-        if n_bytes > self._buffer.numel():
+    def _by_buffer(self, source: Any, weight: int) -> Uploaded:
+        """Copy by the buffer that was used longest ago, once the copy before has left it."""
+        buffer, free = self._buffers.popleft()
+        if source.numel() > buffer.numel():
             raise ValueError(
-                f"a tensor of {n_bytes:,} bytes does not fit into the buffer of "
-                f"{self._buffer.numel():,}; make the Uploader with a larger most_bytes"
+                f"bulk of {source.numel():,} bytes does not fit into the buffer of "
+                f"{buffer.numel():,}; make the Uploader with a larger most_bytes"
             )
-        while not self._buffer_free.query():
-            pass  # microseconds: the copy before this one is landing
-        staged = self._buffer[:n_bytes].view(tensor.dtype).view(tensor.shape)
-        return staged.copy_(tensor)
+        while free is not None and not free.query():
+            pass  # microseconds: as many steps are in flight as there are buffers
+        staged = buffer[: source.numel()]
+        staged.copy_(source)
+        uploaded = self._lane.copy(staged, weight, stays=True)
+        self._buffers.append((buffer, uploaded.landed))
+        return uploaded
+
+    def facts(self) -> dict[str, Any]:
+        """What was copied, and its digest (`realrun.bulk.BulkPublisher.digest`)."""
+        return {
+            "memory": self._memory,
+            "copies": self._n_copies,
+            "bytes": self._n_bytes,
+            "digest": int(self._lane.digest),
+        }

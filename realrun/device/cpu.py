@@ -1,6 +1,6 @@
 """A CPU as the device: the decoder on a thread beside the worker's."""
 
-import os
+import ctypes
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +9,10 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from realrun.cores import stay_on
+from realrun.cuda.registration import address_of
+from realrun.cuda.upload import Uploaded, Uploader
+from realrun.device.bulk import NO_UPLOADS, STRIDE, Bulk, Uploads
 from realrun.device.computing import Computing
 from realrun.device.instant import meet
 from realrun.device.interface import Launched
@@ -36,6 +40,49 @@ class _Job(NamedTuple):
     prompts: list[Any]
 
 
+class _Landed:
+    """The event behind a copy."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+    def query(self) -> bool:
+        """Whether it has landed."""
+        return self.is_over
+
+
+class _Copy(NamedTuple):
+    """A copy for the thread: like a device's, it knows addresses and keeps nothing alive."""
+
+    address: int
+    target: Any
+    weight: int
+    landed: _Landed
+
+
+class _Lane:
+    """Copies in the order of the steps, by the thread that computes."""
+
+    def __init__(self, queue: Callable[[_Copy], None]) -> None:
+        self.digest = torch.zeros((), dtype=torch.int64)
+        self._queue = queue
+
+    def copy(self, source: Any, weight: int, *, stays: bool) -> Uploaded:
+        """See `realrun.cuda.upload.Lane.copy`."""
+        copy = _Copy(source.data_ptr(), torch.empty_like(source), weight, _Landed())
+        if stays:
+            self._queue(copy)
+        else:
+            self.carry_out(copy)
+        return Uploaded(copy.target, copy.landed)
+
+    def carry_out(self, copy: _Copy) -> None:
+        """Copy now."""
+        ctypes.memmove(copy.target.data_ptr(), copy.address, copy.target.numel())
+        copy.landed.is_over = True
+        self.digest += copy.weight * copy.target[::STRIDE].sum()
+
+
 class CpuDevice(Computing):
     """Computes each step on one thread, and publishes its end with the tokens.
 
@@ -54,9 +101,11 @@ class CpuDevice(Computing):
     sleep_ns
         Sleep so long instead of computing; 0: compute.
     core
-        Of the thread that computes; -1: any.
+        Of the thread that computes; `realrun.cores.ANY`: as this one's.
     guard_ns
         See `realrun.device.instant.meet`.
+    uploads
+        How bulk comes to it.
     """
 
     def __init__(
@@ -71,6 +120,7 @@ class CpuDevice(Computing):
         sleep_ns: int,
         core: int,
         guard_ns: int,
+        uploads: Uploads = NO_UPLOADS,
     ) -> None:
         """Start the thread, and wait until the model is there."""
         super().__init__(segment, rank, n_rows, max_len, waiter)
@@ -81,7 +131,13 @@ class CpuDevice(Computing):
         self._writer = RingWriter(segment, self.ring)
         self._tokens = b""
         self._staged: tuple[Any, list[Any]] = (None, [])
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | _Copy | None] = SimpleQueue()
+        self._lane = _Lane(self._jobs.put)
+        self._uploader = None
+        if uploads.memory != "none":
+            start = address_of(segment.memory)
+            shared = range(start, start + len(segment.memory))
+            self._uploader = Uploader(self._lane, uploads, shared, pins=False)
         made: SimpleQueue[Decoder | Exception] = SimpleQueue()
         self._thread = threading.Thread(
             target=self._compute, args=(make_decoder, made, core), name="device", daemon=True
@@ -98,6 +154,11 @@ class CpuDevice(Computing):
         positions = positions_of(inputs, self._decoder.idle, inputs.n_rows)
         self._staged = positions, prompts_of(inputs, self._geometry.vocab)
 
+    def upload(self, bulk: Bulk) -> None:
+        """Queue a copy before the step."""
+        if self._uploader is not None:
+            self._uploader.upload(bulk)
+
     def launch(self, call: CallOne, *, is_warm_up: bool) -> Launched:
         """Hand the step to the thread."""
         del is_warm_up
@@ -105,10 +166,6 @@ class CpuDevice(Computing):
         inputs = self._in_flight[-1].inputs
         self._jobs.put(_Job(step.serial, inputs, *self._staged))
         return step
-
-    def done(self, step: Launched) -> bool:
-        """Whether its end was published."""
-        return self._writer.sequence >= step.serial
 
     def arrived(self, payload: bytes) -> None:
         """Keep the tokens that came with the end."""
@@ -130,9 +187,8 @@ class CpuDevice(Computing):
     ) -> None:
         """The thread: one step after the other, until there is a None."""
         exact_timers()
-        if core >= 0:
-            # A worker that spins on the core of the thread it waits for would wait for itself.
-            os.sched_setaffinity(0, {core})
+        # A worker that spins on the core of the thread it waits for would wait for itself.
+        stay_on(core)
         torch.set_num_threads(1)
         try:
             decoder = make_decoder()
@@ -143,6 +199,10 @@ class CpuDevice(Computing):
         last_done_ns = 0
         while (job := self._jobs.get()) is not None:
             cpu_ns = time.thread_time_ns()
+            if isinstance(job, _Copy):
+                self._lane.carry_out(job)
+                self.emulation_cpu_ns += time.thread_time_ns() - cpu_ns
+                continue
             if self._sleep_ns:
                 begun_ns = max(time.monotonic_ns(), last_done_ns)
                 last_done_ns = begun_ns + self._sleep_ns
@@ -158,7 +218,8 @@ class CpuDevice(Computing):
 
     def facts(self) -> dict[str, Any]:
         """What computes."""
-        return {"kind": "cpu", "torch": torch.__version__, "sleep_ns": self._sleep_ns}
+        bulk = {} if self._uploader is None else {"bulk": self._uploader.facts()}
+        return {"kind": "cpu", "torch": torch.__version__, "sleep_ns": self._sleep_ns, **bulk}
 
     def close(self) -> None:
         """End the thread."""

@@ -13,13 +13,15 @@ from realrun.cuda.clock import DeviceClock
 from realrun.cuda.driver import USES_HOST_PAGE_TABLES, DriverError, driver
 from realrun.cuda.ends import BY_GPU, Ended, Ends
 from realrun.cuda.graphs import DecodeGraphs
-from realrun.cuda.registration import Registration
+from realrun.cuda.registration import Registration, address_of
 from realrun.cuda.sleep import cycles_per_ns
+from realrun.cuda.upload import CudaLane, Uploader
 from realrun.cuda.word import Word
+from realrun.device.bulk import NO_UPLOADS, Bulk, Uploads
 from realrun.device.computing import Computing
 from realrun.device.interface import Launched
 from realrun.device.watchdog import within
-from realrun.layout import END_SLOTS, PAYLOAD
+from realrun.layout import PAYLOAD
 from realrun.model.collectives import CAPTURABLE, join, leave
 from realrun.model.decoder import Decoder
 from realrun.model.run import prompts_of, run_chunks
@@ -34,14 +36,16 @@ from shmsim.roofline import ModelGeometry
 _NS_PER_MS: Final = 1e6
 _JOIN_S: Final = 60.0
 _CAPTURE_S: Final = 240.0
+_COMPILE_S: Final = 400.0  # the same, where kernels are compiled first
 
 
 class CudaDevice(Computing):
     """Runs steps on one GPU.
 
     Inputs and outputs of a step lie in its slot of the end ring, which the GPU copies from and to
-    if the segment can be registered; the slot is used again four steps later, when both copies
-    are long over. Decoding is one graph; prompt chunks are launched kernel by kernel.
+    if the segment can be registered; the slot is used again when the ring has come round, twice the
+    steps in flight later, and both copies are long over. Decoding is one graph; prompt chunks are
+    launched kernel by kernel.
 
     Parameters
     ----------
@@ -57,6 +61,10 @@ class CudaDevice(Computing):
         Of the model and its random weights.
     make_waiter
         Makes the waiter for a source of ends.
+    core
+        Of the thread that waits in the driver; `realrun.cores.ANY`: as this one's.
+    uploads
+        How bulk comes to it. The arena is registered for ``"registered"`` only.
 
     Raises
     ------
@@ -77,6 +85,8 @@ class CudaDevice(Computing):
         geometry: ModelGeometry,
         seed: int,
         make_waiter: Callable[[Source], Waiter],
+        core: int,
+        uploads: Uploads = NO_UPLOADS,
     ) -> None:
         """Load the model and capture its graphs."""
         if collective not in CAPTURABLE:
@@ -95,7 +105,9 @@ class CudaDevice(Computing):
         torch.zeros(1, device=self._device)  # makes the context that the driver's calls work in
         check_memory(geometry, n_ranks, n_rows, config.max_len, index)
         self._driver = driver()
-        self._registration = Registration(self._driver, segment.memory)
+        arena_at = segment.layout.arena_layout.data_at
+        n_registered = arena_at if uploads.memory != "registered" else len(segment.memory)
+        self._registration = Registration(self._driver, segment.memory, n_registered)
         self._config = config
         is_registered = self._registration.is_registered
         self._memory = config.memory
@@ -108,26 +120,37 @@ class CudaDevice(Computing):
         self._not_observed = ""
         self._observe = self._way_to_observe(config.observe)
         choose = partial(torch.cuda.set_device, index)
-        self._ends = Ends(segment, ring, self._observe, self._ended_ns, choose)
+        self._ends = Ends(segment, ring, self._observe, self._ended_ns, choose, core)
         super().__init__(segment, rank, n_rows, config.max_len, make_waiter(self._ends))
 
         self._geometry = geometry
         self._stream = torch.cuda.Stream(self._device)
+        self._uploader = None
+        if uploads.memory != "none":
+            start = address_of(segment.memory)
+            shared = range(start, start + len(segment.memory))
+            if uploads.memory == "registered" and not is_registered:
+                uploads = uploads._replace(memory="pinned")
+            lane = CudaLane(self._device, self._stream, uploads.most_bytes)
+            self._uploader = Uploader(lane, uploads, shared, pins=True)
         # Tokens are read after the wait that the event of the step ends, so nobody else waits.
         self._inputs, self._outputs = self._staging(n_rows)
         self._clock = DeviceClock()
         self._device_ns = 0.0
-        self._stamps = [torch.cuda.Event(enable_timing=True) for _ in range(END_SLOTS)]
+        self._stamps = [torch.cuda.Event(enable_timing=True) for _ in range(ring.n_slots)]
         is_blocking = self._observe != "sync"
-        self._end_events = [torch.cuda.Event(blocking=is_blocking) for _ in range(END_SLOTS)]
+        self._end_events = [torch.cuda.Event(blocking=is_blocking) for _ in range(ring.n_slots)]
         self._positions = torch.zeros(n_rows, dtype=torch.int64, device=self._device)
-        with within(_CAPTURE_S, f"worker {rank}: loading the model and capturing its graphs"):
+        limit_s = _COMPILE_S if config.kernels == "compiled" else _CAPTURE_S
+        with within(limit_s, f"worker {rank}: loading the model and capturing its graphs"):
             folder = Path(segment.ticket.folder)
             all_reduce = join(collective, rank, n_ranks, folder, self._device, _JOIN_S)
             with torch.cuda.stream(self._stream):
                 dtype = torch.bfloat16
                 weights = random_weights(geometry, seed, self._device, dtype, rank, n_ranks)
-                self._decoder = Decoder(geometry, weights, n_rows, config.max_len, all_reduce)
+                self._decoder = Decoder(
+                    geometry, weights, n_rows, config.max_len, all_reduce, config.kernels
+                )
                 self._graphs = DecodeGraphs(self._decoder, self._positions)
                 self._sleep_cycles = 0
                 if config.sleep_ns:
@@ -157,7 +180,7 @@ class CudaDevice(Computing):
     def _staging(self, n_rows: int) -> tuple[list[Any], list[Any]]:
         """Where inputs and outputs of a step lie on the host, one pair for each slot."""
         inputs, outputs = [], []
-        for slot in range(END_SLOTS):
+        for slot in range(self.ring.n_slots):
             if self._memory == "registered":
                 at = self.ring.slot_at(1 + slot) + PAYLOAD
                 pair = [
@@ -176,7 +199,7 @@ class CudaDevice(Computing):
     def load(self, call: CallOne) -> None:
         """Start to copy positions and prompts to the GPU."""
         serial, inputs = self.place(call)
-        slot = (serial - 1) % END_SLOTS
+        slot = (serial - 1) % self.ring.n_slots
         with torch.cuda.stream(self._stream):
             if inputs.decode:
                 n_rows = self._graphs.bucket_for(inputs.n_rows)
@@ -190,11 +213,16 @@ class CudaDevice(Computing):
                 for prompt in prompts_of(inputs, self._geometry.vocab)
             ]
 
+    def upload(self, bulk: Bulk) -> None:
+        """Start to copy before the step."""
+        if self._uploader is not None:
+            self._uploader.upload(bulk)
+
     def launch(self, call: CallOne, *, is_warm_up: bool) -> Launched:
         """Queue the step, the copy of its tokens, and the news of its end."""
         del is_warm_up
         serial = self._serial + 1
-        slot = (serial - 1) % END_SLOTS
+        slot = (serial - 1) % self.ring.n_slots
         inputs = self._loaded
         if inputs is None:
             raise RuntimeError(f"step {call.step} was launched but not loaded")
@@ -217,16 +245,12 @@ class CudaDevice(Computing):
         self._ends.expect(serial, end)
         return self.begun(call)
 
-    def done(self, step: Launched) -> bool:
-        """Whether the GPU is behind a step."""
-        return bool(self._end_events[(step.serial - 1) % END_SLOTS].query())
-
     def outputs(self, step: Launched) -> list[list[int]] | None:
         """Tokens of each sequence; None if it slept instead."""
         rows = self.last_inputs(step).rows
         if self._sleep_cycles:
             return None
-        tokens = self._outputs[(step.serial - 1) % END_SLOTS].tolist()
+        tokens = self._outputs[(step.serial - 1) % self.ring.n_slots].tolist()
         return [[tokens[row]] for row in rows]
 
     def begin(self) -> None:
@@ -247,7 +271,7 @@ class CudaDevice(Computing):
 
     def _ended_ns(self, ended: Ended) -> int:
         """When a step ended, by the host's clock."""
-        stamp = self._stamps[(ended.serial - 1) % END_SLOTS]
+        stamp = self._stamps[(ended.serial - 1) % self.ring.n_slots]
         self._device_ns += self._before.elapsed_time(stamp) * _NS_PER_MS
         self._before = stamp
         return self._clock.ended_ns(self._device_ns, ended.seen_ns)
@@ -255,7 +279,9 @@ class CudaDevice(Computing):
     def facts(self) -> dict[str, Any]:
         """What it is, how it is used, and its clocks before and after."""
         properties = torch.cuda.get_device_properties(self._index)
+        bulk = {} if self._uploader is None else {"bulk": self._uploader.facts()}
         return {
+            **bulk,
             "kind": "cuda",
             "name": properties.name,
             "index": self._index,
@@ -270,6 +296,7 @@ class CudaDevice(Computing):
             "emulated": self._shares,
             "host_page_tables": self._driver.attribute(USES_HOST_PAGE_TABLES, self._index),
             "sleep_ns": self._config.sleep_ns,
+            "kernels": self._config.kernels,
             "clocks_before": self._clocks_before,
             "clocks_after": clocks(self._index),
         }

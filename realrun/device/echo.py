@@ -4,6 +4,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from realrun.device.board import LaunchBoard
+from realrun.device.bulk import Bulk
 from realrun.device.instant import meet
 from realrun.device.interface import Launched
 from realrun.segment import Segment
@@ -60,6 +61,9 @@ class EchoDevice:
     def load(self, call: CallOne) -> None:
         """Nothing is loaded."""
 
+    def upload(self, bulk: Bulk) -> None:
+        """It has no memory: the slots are free as soon as nobody looks at them."""
+
     def launch(self, call: CallOne, *, is_warm_up: bool) -> Launched:
         """Queue a step; returns at once."""
         self._serial += 1
@@ -70,10 +74,6 @@ class EchoDevice:
         if is_warm_up:
             duration_ns = min(duration_ns, _WARM_UP_STEP_NS)
         return Launched(self._serial, launched_ns, duration_ns)
-
-    def done(self, step: Launched) -> bool:
-        """Whether a step is over, as far as this worker's own launch tells."""
-        return time.monotonic_ns() >= max(step.launched_ns, self._last_done_ns) + step.duration_ns
 
     def wait(self, step: Launched) -> tuple[int, int]:
         """Wait until a step is done; steps must be waited for in order.

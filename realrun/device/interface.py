@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from realrun.device.bulk import Bulk
 from realrun.waiter import Waiter
 from shmsim.message import CallOne
 
@@ -27,7 +28,7 @@ class Launched:
 
 
 class Device(Protocol):
-    """Steps are loaded, launched, waited for and read out in order, two in flight at most.
+    """Steps are loaded, launched, waited for and read out in order, a few in flight at once.
 
     The thread that loads and launches may be another than the one that waits and reads.
 
@@ -46,12 +47,12 @@ class Device(Protocol):
         """Bring the inputs of the next step to the device; returns before they are there."""
         ...
 
-    def launch(self, call: CallOne, *, is_warm_up: bool) -> Launched:
-        """Queue the step that was loaded; returns at once."""
+    def upload(self, bulk: Bulk) -> None:
+        """Bring bulk of the step that was loaded there too, and hold its slots until it is."""
         ...
 
-    def done(self, step: Launched) -> bool:
-        """Whether a step is over."""
+    def launch(self, call: CallOne, *, is_warm_up: bool) -> Launched:
+        """Queue the step that was loaded; returns at once."""
         ...
 
     def wait(self, step: Launched) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from realrun.device.bulk import NO_UPLOADS, Uploads
 from realrun.device.echo import EchoDevice
 from realrun.device.interface import Device
 from realrun.device.receiver import NoDevice
@@ -52,6 +53,12 @@ def make_device(
 
     geometry = geometry_of(model_of(config))
     n_rows = spec.engine.max_sequences
+    core = spec.cores_of(1 + rank).device
+    bulk = spec.payload
+    uploads = NO_UPLOADS
+    if bulk.carries_bulk:
+        most_bytes = bulk.bytes_of(spec.engine.max_batched_tokens)
+        uploads = Uploads(bulk.memory, most_bytes, spec.engine.depth)
     try:
         import torch
     except ModuleNotFoundError:
@@ -64,7 +71,8 @@ def make_device(
 
         return CudaDevice(
             *(segment, rank, n_ranks, spec.collective, n_rows),
-            *(config, geometry, spec.seed, make_waiter),
+            *(config, geometry, spec.seed, make_waiter, core),
+            uploads=uploads,
         )
     from realrun.device.cpu import CpuDevice
     from realrun.model.collectives import join
@@ -75,11 +83,12 @@ def make_device(
         folder = Path(segment.ticket.folder)
         all_reduce = join(spec.collective, rank, n_ranks, folder, "cpu", _JOIN_S)
         weights = random_weights(geometry, spec.seed, "cpu", torch.float32, rank, n_ranks)
-        return Decoder(geometry, weights, n_rows, config.max_len, all_reduce)
+        decoder = Decoder(geometry, weights, n_rows, config.max_len, all_reduce, config.kernels)
+        decoder.prepare()
+        return decoder
 
-    cores = spec.cores[1 + spec.engine.workers :]
     waiter = make_waiter(RingReader(segment, segment.layout.ends[rank], 0))
     return CpuDevice(
         *(segment, rank, n_rows, config.max_len, waiter, geometry, make_decoder),
-        *(config.sleep_ns, cores[rank] if cores else -1, spec.echo_guard_ns),
+        *(config.sleep_ns, core, spec.echo_guard_ns, uploads),
     )

@@ -3,6 +3,7 @@
 import time
 from typing import TYPE_CHECKING, Any
 
+from realrun.device.bulk import Bulk
 from realrun.device.interface import Launched
 from shmsim.message import CallOne
 
@@ -25,16 +26,14 @@ class NoDevice:
     def load(self, call: CallOne) -> None:
         """Nothing is loaded."""
 
+    def upload(self, bulk: Bulk) -> None:
+        """It has no memory: the slots are free as soon as nobody looks at them."""
+
     def launch(self, call: CallOne, *, is_warm_up: bool) -> Launched:
         """Nothing is launched."""
         del call, is_warm_up
         self._serial += 1
         return Launched(self._serial, time.monotonic_ns())
-
-    def done(self, step: Launched) -> bool:
-        """It is over at once."""
-        del step
-        return True
 
     def wait(self, step: Launched) -> tuple[int, int]:
         """Nobody waits."""

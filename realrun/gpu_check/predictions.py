@@ -1,4 +1,8 @@
-"""What the model says of the cells that run, from the profile calibrated minutes before."""
+"""What the model says of the cells that run, from the profile calibrated minutes before.
+
+The model and its pictures are loaded where they are asked for: a machine that has no more than
+what runs the loop can be checked all the same.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,17 +11,16 @@ from typing import Final
 
 from realrun.calibrate_gpu import per_prefill_token_ns
 from realrun.gpu_check.asked import PROMPT, Cell, Figures, Row, config_of, figures_of, name_of
-from realrun.validate import predict
 from shmsim.claims import Claim
 from shmsim.config import DeviceConfig, parse_policy
-from shmsim.plots import Prediction, predicted_and_measured, ranged
 from shmsim.profile import MachineProfile
 from shmsim.units import MS
+from shmsim.whole import whole
 
 _MOST_WRONG: Final = 0.05  # of what was measured
 _MOST_CORES_WRONG: Final = 0.15
 #: A thread of the worker spins in the driver beside the one that waits; the model has no such.
-_SPINS_TWICE: Final = "sync"
+SPINS_TWICE: Final = "sync"
 
 
 def predict_cell(cell: Cell, device: DeviceConfig, profile: MachineProfile, path: Path) -> Figures:
@@ -34,7 +37,11 @@ def predict_cell(cell: Cell, device: DeviceConfig, profile: MachineProfile, path
     ------
     ValueError
         If the profile says nothing about steps or prompts, or not of such a batch.
+    ModuleNotFoundError
+        If a library of the model is not installed.
     """
+    from realrun.validate import predict
+
     config = config_of(cell, device)
     token_ns = per_prefill_token_ns(profile, PROMPT)
     config = replace(
@@ -53,21 +60,27 @@ def prediction_claims(rows: Sequence[Row], predicted: Mapping[Cell, Figures]) ->
     rows, predicted
         What was measured, and what was expected of those cells.
     """
-    kinds: dict[tuple[str, str], list[Row]] = {}
+    kinds: dict[tuple[str, str, int], list[Row]] = {}
     for row in rows:
         if row.cell in predicted:
-            kinds.setdefault((row.cell.scheduling, row.cell.observe), []).append(row)
+            kind = row.cell.scheduling, row.cell.observe, row.cell.readers
+            kinds.setdefault(kind, []).append(row)
     claims = []
-    for (scheduling, observe), of_kind in kinds.items():
+    for (scheduling, observe, readers), of_kind in kinds.items():
         expected = [predicted[row.cell] for row in of_kind]
         both = list(zip(of_kind, expected, strict=True))
-        name = f"gpu/predicted_{scheduling}_{observe}"
+        name = f"gpu/predicted_{scheduling}_{observe}{with_readers(readers)}"
         tpot = [abs(e.tpot_p50_ns / row.tpot_p50_ns - 1.0) for row, e in both]
         claims.append(_worst(f"{name}_tpot_error", tpot, "ratio", _MOST_WRONG))
-        if observe != _SPINS_TWICE:
+        if observe != SPINS_TWICE:
             cores = [abs(e.cores - row.cores) for row, e in both]
             claims.append(_worst(f"{name}_cores_error", cores, "cores", _MOST_CORES_WRONG))
     return claims
+
+
+def with_readers(readers: int) -> str:
+    """What a claim about several readers has in its name."""
+    return f"_{readers}_readers" if readers > 1 else ""
 
 
 def _worst(name: str, errors: list[float], unit: str, bound: float) -> Claim:
@@ -81,7 +94,11 @@ def draw_predictions(path: Path, rows: Sequence[Row], predicted: Mapping[Cell, F
     ------
     ValueError
         If there is no cell to draw.
+    ModuleNotFoundError
+        If what draws is not installed.
     """
+    from shmsim.plots import Prediction, predicted_and_measured, ranged
+
     measured: dict[Cell, list[float]] = {}
     for row in rows:
         measured.setdefault(row.cell._replace(repeat=0), []).append(row.tpot_p50_ns)
@@ -94,4 +111,5 @@ def draw_predictions(path: Path, rows: Sequence[Row], predicted: Mapping[Cell, F
         for cell, values in measured.items()
     ]
     figure = predicted_and_measured(drawn, "TPOT p50, ms", MS, "GPU check: model and machine")
-    figure.savefig(path, dpi=150)
+    with whole(path) as unfinished:
+        figure.savefig(unfinished, format="png", dpi=150)

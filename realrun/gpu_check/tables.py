@@ -1,40 +1,36 @@
-"""What a check prints."""
-
-from rich import box
-from rich.table import Table
+"""What a check prints: plain text, for there may be nothing that draws tables where it runs."""
 
 from realrun.gpu_check.asked import name_of
-from realrun.gpu_check.flow import TESTS, Found
+from realrun.gpu_check.flow import Found
 from shmsim.units import US
 
+_TITLES = ("cell", "step p50 µs", "TPOT p50 µs", "predicted µs", "off %", "cores", "predicted")
 
-def cells_table(found: Found) -> Table:
-    """Every cell that ran: what was measured, and what the model had expected."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("cell")
-    titles = ("step\np50 µs", "TPOT\np50 µs", "predicted\nµs", "off\n%", "cores", "predicted")
-    for title in titles:
-        table.add_column(title, justify="right")
+
+def cells_table(found: Found) -> list[str]:
+    """Every cell that ran, a line each: what was measured, and what the model had expected."""
+    rows = [_TITLES] if found.rows else []
     for row in found.rows:
         expected = found.predicted.get(row.cell._replace(repeat=0))
-        off = f"{100 * (expected.tpot_p50_ns / row.tpot_p50_ns - 1):+.1f}" if expected else ""
-        table.add_row(
-            name_of(row.cell),
-            f"{row.step_p50_ns / US:.0f}",
-            f"{row.tpot_p50_ns / US:.0f}",
-            f"{expected.tpot_p50_ns / US:.0f}" if expected else "-",
-            off,
-            f"{row.cores:.2f}",
-            f"{expected.cores:.2f}" if expected else "-",
+        off = f"{100 * (expected.tpot_p50_ns / row.tpot_p50_ns - 1):+.1f}" if expected else "-"
+        rows.append(
+            (
+                name_of(row.cell) + (", emulated" if row.emulated else ""),
+                f"{row.step_p50_ns / US:.0f}",
+                f"{row.tpot_p50_ns / US:.0f}",
+                f"{expected.tpot_p50_ns / US:.0f}" if expected else "-",
+                off,
+                f"{row.cores:.2f}",
+                f"{expected.cores:.2f}" if expected else "-",
+            )
         )
-    return table
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
 
 
 def spent_sentence(found: Found) -> str:
-    """Say what the time went into, and what there was none for."""
+    """Say what the time went into."""
     parts = ", ".join(f"{s.part} {s.took_s:.0f} of {s.limit_s:.0f} s" for s in found.spent)
-    left_out = [f"{len(found.not_run)} cells"] if found.not_run else []
-    left_out += list(found.gpu.get("left_out", {}))
-    if TESTS not in [spent.part for spent in found.spent]:
-        left_out.append("the tests, which are not here, or pytest is not")
-    return f"time: {parts}" + (f"; left out: {', '.join(left_out)}" if left_out else "")
+    return f"time: {parts}"

@@ -15,6 +15,8 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from realrun.causes import in_a_line
+
 AllReduce = Callable[[Any], Any]
 KINDS: Final = ("none", "gloo", "nccl", "symm")
 #: Kinds that a CUDA graph can hold.
@@ -73,10 +75,9 @@ def join(
         reduce = _symmetric(device) if kind == "symm" else _in_place
         found = reduce(torch.full((4,), float(rank + 1), device=device))[0].item()
     except (RuntimeError, ValueError) as error:  # DistBackendError is a RuntimeError
-        first_line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        why = in_a_line(str(error).splitlines()) or repr(error)
         raise RuntimeError(
-            f"rank {rank} of {n_ranks} could not join the others by {kind}: {first_line}; "
-            f"{_WAY_OUT[kind]}"
+            f"rank {rank} of {n_ranks} could not join the others by {kind}: {why}; {_WAY_OUT[kind]}"
         ) from error
     expected = n_ranks * (n_ranks + 1) / 2
     if found != expected:

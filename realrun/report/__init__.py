@@ -4,6 +4,7 @@ A page is one HTML file: verdict first, then the evidence, how to get the same a
 """
 
 from realrun.report.frontier import draw_frontier
+from realrun.report.of_validation import disturbed_in
 from realrun.report.write import write_report
 
-__all__ = ["draw_frontier", "write_report"]
+__all__ = ["disturbed_in", "draw_frontier", "write_report"]

@@ -76,16 +76,9 @@ def _verdict(stored: StoredValidation, reference: str, chosen: str) -> Html:
             "prediction inside."
         )
     )
-    n_disturbed = sum(map(_is_disturbed, _processes(stored)))
-    if n_disturbed:
-        parts.append(
-            paragraph(
-                element("strong", "Disturbed: "),
-                f"in {n_disturbed} of {len(_processes(stored))} runs on the machine a process did "
-                "not get its core when it needed it, so these figures are of a busy box. Repeat "
-                "them on a quiet one.",
-            )
-        )
+    disturbed = _disturbed(stored)
+    if disturbed:
+        parts.append(paragraph(element("strong", "Disturbed: "), disturbed))
     parts.append(_policy_table(stored, reference))
     return joined(parts)
 
@@ -338,6 +331,22 @@ def _about_the_runs(stored: StoredValidation) -> list[str]:
             f"Defect: {n_rescued} wake-ups were lost and found by a recheck; please report."
         )
     return told
+
+
+def disturbed_in(folder: Path) -> str:
+    """What to say of a validation in which processes waited for their cores, else nothing."""
+    return _disturbed(read_validation(folder))
+
+
+def _disturbed(stored: StoredValidation) -> str:
+    runs = _processes(stored)
+    n_disturbed = sum(map(_is_disturbed, runs))
+    if not n_disturbed:
+        return ""
+    return (
+        f"in {n_disturbed} of {len(runs)} runs on the machine a process did not get its core when "
+        "it needed it, so these figures are of a busy box. Repeat them on a quiet one."
+    )
 
 
 def _processes(stored: StoredValidation) -> list[list[ProcessRow]]:

@@ -79,6 +79,8 @@ summary { cursor: pointer; padding: .3rem 0; }
   th, td { border: 0; padding: .1rem 0; }
   td { display: flex; justify-content: space-between; gap: 1rem; }
   td::before { content: attr(data-column); color: var(--faint); }
+  /* How an interval was got may be longer than a telephone is wide. */
+  .figures td { white-space: normal; }
 }
 @media print { nav, .skip { display: none; } figure, tr { break-inside: avoid; } }
 """

@@ -8,6 +8,7 @@ from realrun.report.of_grid import grid_page
 from realrun.report.of_run import run_page
 from realrun.report.of_validation import validation_page
 from realrun.report.stored import GRID, META, VALIDATION
+from shmsim.whole import write_whole
 
 NAME: Final = "report.html"
 
@@ -55,5 +56,5 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
         raise ValueError(f"the files in {folder} contradict each other: {error!r}") from None
     path = out or folder / NAME
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
     return path

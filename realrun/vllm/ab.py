@@ -3,12 +3,15 @@
 Within one start of an engine the arms alternate, forwards and backwards (A B C C B A), so that
 drift falls out; two arms are the same thing, vLLM as it is, so that noise shows. A start is the
 unit of replication: within one, arms share what differs between starts, so that ratios are formed
-there, and intervals come from the spread of starts.
+there, and intervals come from the spread of starts. One that others disturbed is made once more
+(`realrun.vllm.quiet`).
 """
 
+import hashlib
+import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +20,14 @@ from realrun.vllm.arms import WINDOW
 from realrun.vllm.control import Counters
 from realrun.vllm.engine import Engine, Setup
 from realrun.vllm.generate import engine_arguments, write_tiny_model
+from realrun.vllm.in_force import check_in_force, moved
+from realrun.vllm.quiet import (
+    MARGIN,
+    QUIET_CORES,
+    disturbance,
+    most_starts,
+    starts_that_count,
+)
 from shmsim.wait import TYPICAL_COSTS
 
 REFERENCE: Final = "vllm"
@@ -24,8 +35,6 @@ CONTROL_ARM: Final = "vllm again"
 RECORDING: Final = "vllm recorded"  #: vLLM's own waiting, while the recorder writes
 #: What the engine says, in the folder of a comparison.
 LOG: Final = "vllm.log"
-MARGIN: Final = 0.03
-QUIET_CORES: Final = 0.1  #: more than this of others disturbs
 _MOST_TRIES: Final = 3
 WARM_TOKENS: Final = 40  #: generated before what counts
 Progress = Callable[[int, int, str], None]
@@ -39,7 +48,7 @@ class Plan(NamedTuple):
     workers, asynchronous, streams, tokens
         Tensor-parallel workers, scheduling, requests at once, and tokens of each generation.
     starts, rounds
-        Engine starts, and rounds (each arm twice) within one.
+        Engine starts that are to count, and rounds (each arm twice) within one.
     idle_s
         Idle time before the request whose first token is timed; 0 leaves it out.
     delay_price
@@ -76,15 +85,16 @@ class Block(NamedTuple):
         First token after the idle time; NaN where there was none.
     cores
         CPU time over wall time, by process.
-    main_share
-        Of the scheduler's CPU time, that of its main thread.
-    foreign_cores
-        What processes that are not of this engine used.
+    threads
+        The same by process and thread (`realrun.vllm.engine.CpuTime`).
+    foreign_cores, stolen_cores
+        What processes that are not of this engine used, and what the hypervisor took; the latter
+        NaN in records from before it was looked at.
     stalls, longest_gap_s
         Gaps between tokens over 100 ms and first tokens later than a second, and the longest of
         both.
-    tokens
-        What was generated, by stream.
+    tokens_sha256
+        Of what was generated, so that the record shows it; empty where it was not stored.
     moved
         How far the counters of each process went.
     """
@@ -94,12 +104,31 @@ class Block(NamedTuple):
     tpot_s: float
     ttft_idle_s: float
     cores: dict[str, float]
-    main_share: float
+    threads: dict[str, dict[str, float]]
     foreign_cores: float
+    stolen_cores: float
     stalls: int
     longest_gap_s: float
-    tokens: list[list[int]]
+    tokens_sha256: str
     moved: dict[str, Counters]
+
+
+class Comparison(NamedTuple):
+    """What was done.
+
+    Parameters
+    ----------
+    plan
+        With the scheduling that the engine really had.
+    blocks
+        Every generation.
+    disturbed
+        Starts that others disturbed, and how.
+    """
+
+    plan: Plan
+    blocks: list[Block]
+    disturbed: dict[int, str]
 
 
 class ArmResult(NamedTuple):
@@ -111,13 +140,18 @@ class ArmResult(NamedTuple):
         Its name.
     tpot_ratio
         Of vLLM's, by start.
-    cores
-        Of each process.
+    cores, threads
+        Of each process, and of each of its threads.
+    parking_saves_s
+        CPU time of the scheduler for each token that vLLM's waiting takes and parking does not:
+        all that can be saved. None without a parking arm.
     wait_cpu_ratio
-        What the scheduler uses beyond what it uses when it parks, of what vLLM's does; None
-        without a parking arm.
+        Of that, what this arm takes; None without a parking arm, and where parking saves nothing
+        for sure, so that there is nothing to be a share of.
     verdict
         Whether it is slower than vLLM by less than `MARGIN`, as `no_slower` judges.
+    says_the_same
+        Whether each of its generations brought the tokens of vLLM's first.
     """
 
     arm: str
@@ -126,11 +160,14 @@ class ArmResult(NamedTuple):
     verdict: Verdict
     ttft_idle_ms: float
     cores: dict[str, float]
+    threads: dict[str, dict[str, float]]
+    parking_saves_s: Estimate | None
     wait_cpu_ratio: Estimate | None
     foreign_cores: float
     stalls: int
     longest_gap_s: float
     n_blocks: int
+    says_the_same: bool
 
 
 def run(
@@ -143,8 +180,10 @@ def run(
     environment: dict[str, str],
     progress: Progress,
     trace: Path | None,
-) -> tuple[Plan, list[Block]]:
-    """Start engines and let the arms alternate.
+) -> Comparison:
+    """Start engines and let the arms alternate; once more for each start that was disturbed.
+
+    At most half as many more: on a loud box there are fewer starts that count in the end.
 
     Parameters
     ----------
@@ -164,8 +203,8 @@ def run(
 
     Returns
     -------
-    tuple of Plan and list of Block
-        What was done, with the scheduling that the engine really had; and every generation.
+    Comparison
+        What was done.
 
     Raises
     ------
@@ -178,8 +217,12 @@ def run(
     order = [REFERENCE, *names[1:], *([RECORDING] if trace else []), CONTROL_ARM]
     tiny = engine_arguments(model, plan.workers, asynchronous=plan.asynchronous)
     blocks: list[Block] = []
-    total = plan.starts * plan.rounds * 2 * len(order)
-    for start in range(plan.starts):
+    disturbed: dict[int, str] = {}
+    of_start = plan.rounds * 2 * len(order)
+    for start in range(most_starts(plan.starts)):
+        if start - len(disturbed) == plan.starts:
+            break
+        total = (plan.starts + len(disturbed)) * of_start
         folder = None if trace is None else trace / f"start{start}"
         setup = Setup(
             python,
@@ -196,13 +239,15 @@ def run(
             for _ in range(plan.rounds):
                 for arm in (*order, *reversed(order)):
                     progress(len(blocks), total, f"start {start + 1}: {arm}")
-                    engine.control.muted = arm != RECORDING
                     engine.control.arm = names.index(arm) if arm in names else 0
                     blocks.append(_block(engine, plan, start, arm))
-    _check_tokens(blocks)
-    for block in blocks:
-        _check_in_force(block, dict(arms))
-    return plan, blocks
+        made = blocks[-of_start:]
+        _check_tokens(blocks)
+        for block in made:
+            _check_in_force(block, dict(arms), plan.workers)
+        if reason := disturbance(made, REFERENCE, CONTROL_ARM):
+            disturbed[start] = reason
+    return Comparison(plan, blocks, disturbed)
 
 
 def _block(engine: Engine, plan: Plan, start: int, arm: str) -> Block:
@@ -216,7 +261,10 @@ def _block(engine: Engine, plan: Plan, start: int, arm: str) -> Block:
 
 
 def _try(engine: Engine, plan: Plan, start: int, arm: str) -> Block:
+    # Of what a sleep costs the work behind it the model is told by these, which do not count.
+    engine.control.muted = arm in (REFERENCE, CONTROL_ARM)
     engine.generate(plan.streams, WARM_TOKENS)  # the policy learns, caches are as it leaves them
+    engine.control.muted = arm != RECORDING
     ttft_s = math.nan
     if plan.idle_s > 0:
         ttft_s = float(engine.generate(1, 2, plan.idle_s)["ttft_s"][0])
@@ -224,68 +272,45 @@ def _try(engine: Engine, plan: Plan, start: int, arm: str) -> Block:
     answer = engine.generate(plan.streams, plan.tokens)
     after, counted_after = engine.usage(), engine.counters()
     wall_ns = 1e9 * answer["wall_s"]
-    spent = after.spent_ns(before)
-    main_ns = after.processes["scheduler"].main - before.processes["scheduler"].main
+    threads = {
+        process: {name: ns / wall_ns for name, ns in spent.items()}
+        for process, spent in after.spent_ns(before).items()
+    }
     return Block(
         start,
         arm,
         sum(answer["tpot_s"]) / len(answer["tpot_s"]),
         ttft_s,
-        {name: ns / wall_ns for name, ns in spent.items()},
-        main_ns / max(spent["scheduler"], 1),
+        {process: math.fsum(cores.values()) for process, cores in threads.items()},
+        threads,
         after.foreign_ns(before) / wall_ns,
+        (after.stolen_ns - before.stolen_ns) / wall_ns,
         answer["stalls"],
         answer["longest_gap_s"],
-        answer["tokens"],
+        hashlib.sha256(json.dumps(answer["tokens"]).encode()).hexdigest(),
         {name: moved(counted[name], went) for name, went in counted_after.items()},
     )
 
 
-def moved(before: Counters, after: Counters) -> Counters:
-    """How far the counters of a process went."""
-    return Counters(*after[:3], *(b - a for a, b in zip(before[3:], after[3:], strict=True)))
-
-
 def _check_tokens(blocks: Sequence[Block]) -> None:
     for block in blocks:
-        if block.tokens != blocks[0].tokens:
+        if block.tokens_sha256 != blocks[0].tokens_sha256:
             raise RuntimeError(
                 f"arm {block.arm!r} of start {block.start} generated other tokens than "
                 f"{blocks[0].arm!r}: how somebody waits must not show in what is said"
             )
 
 
-def _check_in_force(block: Block, arms: dict[str, str]) -> None:
+def _check_in_force(block: Block, arms: dict[str, str], workers: int) -> None:
     by_policy = block.arm in arms and not arms[block.arm].startswith(WINDOW)
     name = f"arm {block.arm!r} of start {block.start}"
-    check_in_force(name, block.moved["scheduler"], by_policy=by_policy)
+    check_in_force(name, block.moved, workers, by_policy=by_policy)
 
 
-def check_in_force(name: str, scheduler: Counters, *, by_policy: bool) -> None:
-    """The counters that must move, move; and those that must not, do not.
-
-    Parameters
-    ----------
-    name
-        Of what was to be in force, for the error.
-    scheduler
-        How far the scheduler's counters went.
-    by_policy
-        Whether plans were to carry out the waits, not vLLM.
-
-    Raises
-    ------
-    RuntimeError
-        If it was not in force.
-    """
-    if scheduler.sent == 0:
-        raise RuntimeError(f"{name}: no message was counted; is the plugin in force?")
-    # One wait begins before the switch is seen, and one sleeper may still be on vLLM's socket.
-    few = max(2, scheduler.sent // 20)
-    wrong = scheduler.vllm_waits if by_policy else scheduler.waits
-    pings = scheduler.pinged if by_policy else scheduler.sent - scheduler.pinged
-    if wrong > few or pings > few:
-        raise RuntimeError(f"{name} was not in force: {scheduler}")
+def blocks_that_count(blocks: Sequence[Block], disturbed: Mapping[int, str]) -> list[Block]:
+    """Those of the starts that count."""
+    starts = starts_that_count({block.start for block in blocks}, disturbed)
+    return [block for block in blocks if block.start in starts]
 
 
 def summarize(blocks: Sequence[Block], floor: str | None) -> list[ArmResult]:
@@ -293,6 +318,8 @@ def summarize(blocks: Sequence[Block], floor: str | None) -> list[ArmResult]:
 
     Parameters
     ----------
+    blocks
+        Generations of the starts that count.
     floor
         Name of the arm that parks at once; None if there is none.
     """
@@ -300,6 +327,9 @@ def summarize(blocks: Sequence[Block], floor: str | None) -> list[ArmResult]:
     for block in blocks:
         by_start[block.arm][block.start].append(block)
     reference = by_start[REFERENCE]
+    said = reference[0][0].tokens_sha256
+    parked = None if floor is None else by_start[floor]
+    savings = None if parked is None else _savings(reference, parked)
     results = []
     for arm, starts in by_start.items():
         of_arm = [block for rows in starts.values() for block in rows]
@@ -317,11 +347,14 @@ def summarize(blocks: Sequence[Block], floor: str | None) -> list[ArmResult]:
                 no_slower(estimate),
                 1e3 * _mean(idle) if idle else math.nan,
                 {n: _mean(b.cores[n] for b in of_arm) for n in of_arm[0].cores},
-                None if floor is None else _wait_cpu(starts, reference, by_start[floor]),
+                _mean_threads(of_arm),
+                None if savings is None else Estimate.of(list(savings.values())),
+                None if savings is None or parked is None else _wait_cpu(starts, parked, savings),
                 _mean(b.foreign_cores for b in of_arm),
                 sum(b.stalls for b in of_arm),
                 max(b.longest_gap_s for b in of_arm),
                 len(of_arm),
+                bool(said) and all(block.tokens_sha256 == said for block in of_arm),
             )
         )
     return results
@@ -338,22 +371,40 @@ def no_slower(ratio: Estimate) -> Verdict:
     return Verdict.MISSES if ratio.low > 1 + MARGIN else Verdict.CANNOT_TELL
 
 
+def _savings(reference: dict[int, list[Block]], floor: dict[int, list[Block]]) -> dict[int, float]:
+    """CPU time for each token by which parking is below vLLM's waiting, by start."""
+    return {
+        start: _cpu_per_token_s(reference[start]) - _cpu_per_token_s(floor[start])
+        for start in floor
+    }
+
+
 def _wait_cpu(
-    starts: dict[int, list[Block]],
-    reference: dict[int, list[Block]],
-    floor: dict[int, list[Block]],
-) -> Estimate:
-    ratios = []
-    for start, rows in starts.items():
-        own, most, least = (
-            _mean(_cpu_per_token_s(b) for b in r) for r in (rows, reference[start], floor[start])
-        )
-        ratios.append((own - least) / (most - least))
-    return Estimate.of(ratios)
+    starts: dict[int, list[Block]], floor: dict[int, list[Block]], savings: dict[int, float]
+) -> Estimate | None:
+    """Shares of what can be saved; of something that may be nothing they would say nothing."""
+    if min(savings.values()) <= 0 or Estimate.of(list(savings.values())).low <= 0:
+        return None
+    return Estimate.of(
+        [
+            (_cpu_per_token_s(rows) - _cpu_per_token_s(floor[start])) / savings[start]
+            for start, rows in starts.items()
+        ]
+    )
 
 
-def _cpu_per_token_s(block: Block) -> float:
-    return block.cores["scheduler"] * block.tpot_s
+def _cpu_per_token_s(blocks: Iterable[Block]) -> float:
+    return _mean(block.cores["scheduler"] * block.tpot_s for block in blocks)
+
+
+def _mean_threads(blocks: Sequence[Block]) -> dict[str, dict[str, float]]:
+    """Cores of each thread; one that a generation did not have used nothing in it."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for process in blocks[0].threads:
+        for name in sorted({name for block in blocks for name in block.threads[process]}):
+            used = (block.threads[process].get(name, 0.0) for block in blocks)
+            found[process][name] = _mean(used)
+    return dict(found)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -65,9 +65,9 @@ def describe(message: Any, before: Call) -> Call:
 
 def expected_after(call: Call) -> Call:
     """The call that a worker waits for behind another."""
-    if call.kind == EXECUTE:
-        return call._replace(kind=SAMPLE)
-    return call._replace(kind=EXECUTE, step=call.step + 1)
+    if call.kind == EXECUTE:  # not by `_replace`, which takes thrice as long
+        return _call((SAMPLE, *call[1:]))
+    return _call((EXECUTE, call.step + 1, *call[2:]))
 
 
 def is_expected_after(call: Call) -> bool:

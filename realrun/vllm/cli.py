@@ -18,6 +18,7 @@ from shmsim.console import (
 )
 from shmsim.program import Output, Program, Written
 from shmsim.wait import TYPICAL_COSTS
+from shmsim.whole import write_whole
 
 if TYPE_CHECKING:
     from realrun.vllm.prediction import ArmPrediction
@@ -75,7 +76,7 @@ def import_command(
     if profile is not None:
         facts = engine_facts(traces)
         engine_profile(load_profile(profile), facts).write(out / "profile.json")
-        (out / "config.toml").write_text(engine_config(facts, len(usable_cores())))
+        write_whole(out / "config.toml", engine_config(facts, len(usable_cores())))
     found = shares(traces)
     print_uncut(shares_table(found))
     console.print(f"{len(records.steps)} steps: {out} (records, timeline.json.gz)", markup=False)
@@ -126,7 +127,13 @@ def ab_command(
     sync: Annotated[bool, typer.Option("--sync", help="Without async scheduling.")] = False,
     streams: Annotated[int, typer.Option(help="Requests at once.")] = 1,
     tokens: Annotated[int, typer.Option(help="Tokens of each generation.")] = 400,
-    starts: Annotated[int, typer.Option(help="Engine starts; at least 2.")] = 3,
+    starts: Annotated[
+        int,
+        typer.Option(
+            help="Engine starts, at least 2; one that others disturbed is made once more, up to "
+            "half as many."
+        ),
+    ] = 3,
     rounds: Annotated[int, typer.Option(help="Rounds in each; a round runs every arm twice.")] = 2,
     idle: Annotated[
         str, typer.Option(help="Time first tokens after so long; 0s leaves that out.")
@@ -179,7 +186,7 @@ def ab_command(
     Without --engine a tiny Llama with random weights serves, also on a box without a GPU.
     """
     from realrun.host import machine_facts
-    from realrun.vllm.ab import Plan, run, summarize
+    from realrun.vllm.ab import Plan, blocks_that_count, run, summarize
     from realrun.vllm.engine import cpu_environment, find_vllm, message_costs
     from realrun.vllm.prediction_report import prediction_claims
     from realrun.vllm.report import (
@@ -213,7 +220,7 @@ def ab_command(
         box.write(out / PROFILE)
     costs = write_costs(out, box, delay_price)
     with Bar() as bar:
-        plan, blocks = run(
+        compared = run(
             plan,
             python,
             arms,
@@ -224,10 +231,11 @@ def ab_command(
             lambda done, total, label: bar.show(label, done / total),
             (out / TRACE_FOLDER).absolute() if recorder else None,
         )
-    stored = Stored(plan, blocks, version, machine_facts())
+    plan, blocks, disturbed = compared
+    stored = Stored(*compared, version, machine_facts())
     write_comparison(out, stored)
-    results = summarize(blocks, floor)
-    print_comparison(plan, results)
+    results = summarize(blocks_that_count(blocks, disturbed), floor)
+    print_comparison(compared, results)
     claims = comparison_claims(plan, results)
     predictions: list[ArmPrediction] = []
     if recorder:
@@ -244,6 +252,7 @@ def ab_command(
         {
             "folder": out,
             "engine": version,
+            "disturbed": disturbed,
             "arms": results,
             "predictions": predictions,
             "claims": claims,

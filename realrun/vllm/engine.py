@@ -15,9 +15,11 @@ from typing import Any, Final, NamedTuple, Self
 from realrun.host import usable_cores
 from realrun.vllm.control import Control, Counters
 from realrun.vllm.plugin import CONTROL, COSTS, POLICY, TRACE
+from realrun.vllm.segments import left_by
 from shmsim.units import S
 
 FRONT_END: Final = "front end"
+MAIN: Final = "main"  #: the first thread of a process, whatever the process calls itself
 _START_S: Final = 600.0
 _STOP_S: Final = 60.0
 _LINGER_S: Final = 15.0
@@ -56,22 +58,8 @@ class Setup(NamedTuple):
     environment: dict[str, str]
 
 
-class CpuTime(NamedTuple):
-    """CPU time of one process, ns.
-
-    Parameters
-    ----------
-    main, others
-        Of its main thread and of all others.
-    """
-
-    main: int
-    others: int
-
-    @property
-    def total(self) -> int:
-        """Of all threads."""
-        return self.main + self.others
+#: CPU time of each thread of a process by its name, ns; threads that share a name are summed.
+CpuTime = dict[str, int]
 
 
 class Usage(NamedTuple):
@@ -83,18 +71,28 @@ class Usage(NamedTuple):
         Of each process of an engine, the one that asks for tokens included.
     machine_ns
         Of everything on the machine.
+    stolen_ns
+        What the hypervisor took from it, while it had something to do.
     """
 
     processes: dict[str, CpuTime]
     machine_ns: int
+    stolen_ns: int
 
-    def spent_ns(self, before: "Usage") -> dict[str, int]:
-        """What each process used since."""
-        return {n: used.total - before.processes[n].total for n, used in self.processes.items()}
+    def spent_ns(self, before: "Usage") -> dict[str, CpuTime]:
+        """What each thread of each process used since, without what has ended meanwhile."""
+        return {
+            process: {
+                name: max(ns - before.processes[process].get(name, 0), 0)
+                for name, ns in threads.items()
+            }
+            for process, threads in self.processes.items()
+        }
 
     def foreign_ns(self, before: "Usage") -> int:
         """What was used since by others than this engine."""
-        return max(self.machine_ns - before.machine_ns - sum(self.spent_ns(before).values()), 0)
+        own_ns = sum(sum(threads.values()) for threads in self.spent_ns(before).values())
+        return max(self.machine_ns - before.machine_ns - own_ns, 0)
 
 
 def cpu_environment(version: str, workers: int) -> dict[str, str]:
@@ -206,8 +204,10 @@ class Engine:
             )  # fmt: skip
         os.close(theirs)
         self._answers = os.fdopen(ours)
+        self._segments: set[Path] = set()
         try:
             self.asynchronous = bool(self._answer(_START_S)["asynchronous"])
+            self._segments = left_by(self._process.pid)  # now: it may die by itself
         except BaseException:
             self._kill()
             raise
@@ -244,9 +244,12 @@ class Engine:
                 time.sleep(0.1)
 
     def _kill(self) -> None:
+        self._segments |= left_by(self._process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        for path in self._segments:
+            path.unlink(missing_ok=True)
         self._answers.close()
         self._folder.cleanup()
 
@@ -301,24 +304,24 @@ class Engine:
         """CPU time used so far."""
         pids = {name: line.pid for name, line in self.counters().items()}
         pids[FRONT_END] = self._process.pid
-        return Usage({name: _cpu_time(pid) for name, pid in pids.items()}, _machine_ns())
+        return Usage({name: _cpu_time(pid) for name, pid in pids.items()}, *_machine_ns())
 
 
-def _machine_ns() -> int:
-    user, nice, system, _, _, irq, softirq, *_ = map(
+def _machine_ns() -> tuple[int, int]:
+    """CPU time of everything, and what the hypervisor took."""
+    user, nice, system, _, _, irq, softirq, stolen, *_ = map(
         int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     )
-    ticks = user + nice + system + irq + softirq
-    return ticks * (S // os.sysconf("SC_CLK_TCK"))
+    tick_ns = S // os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + softirq) * tick_ns, stolen * tick_ns
 
 
 def _cpu_time(pid: int) -> CpuTime:
-    main = others = 0
+    used: CpuTime = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):  # a thread may end meanwhile
             used_ns = int((task / "schedstat").read_text().split()[0])
-            if task.name == str(pid):
-                main = used_ns
-            else:
-                others += used_ns
-    return CpuTime(main, others)
+            is_main = task.name == str(pid)
+            name = MAIN if is_main else (task / "comm").read_text().rstrip("\n")
+            used[name] = used.get(name, 0) + used_ns
+    return used

@@ -124,7 +124,7 @@ def join_worker(process: Any, worker: Any) -> None:
         weakref.finalize(queue, beside.unlink)  # if EngineCore does not come to it
     reader = calls.local_reader_rank
     observe_reader(calls, process, above, WORKER_RECV, rank, reader)
-    observe_writer(replies, process, below, WORKER_SLOT, rank, 1)
+    observe_writer(replies, process, below, WORKER_SLOT, rank, ())
     above.attach_reader(reader, by_policy=process.has_policies)
     below.attach_writer(rank, by_policy=process.has_policies)
 
@@ -160,9 +160,10 @@ def join_engine(process: Any, executor: Any) -> None:
         raise ValueError(
             f"not every worker takes part ({', '.join(missing)}): all need the same variables"
         )
-    observe_writer(calls, process, above, SCHEDULER_SLOT, 0, len(executor.response_mqs))
-    for queue, beside in zip(replies, below, strict=True):
-        observe_reader(queue, process, beside, SCHEDULER_RECV, beside.writer_rank, 0)
+    ranks = [beside.writer_rank for beside in below]
+    observe_writer(calls, process, above, SCHEDULER_SLOT, 0, ranks)
+    for queue, beside, rank in zip(replies, below, ranks, strict=True):
+        observe_reader(queue, process, beside, SCHEDULER_RECV, rank, 0)
     for beside in rings:
         beside.go()
     doing = "records" if process.trace is not None else "does not record"

@@ -1,7 +1,9 @@
 """What the model says of every way to wait from records of vLLM's own, held against what came.
 
-Each start of an engine is predicted from what it recorded while vLLM waited by itself. No arm has
-a part in what is said about it, nothing is fitted, and what differs between starts is in both.
+Each start of an engine is predicted from what it recorded while vLLM waited by itself, and from
+what sleeps cost the work behind them in the warm-ups of its policies, which are measured nowhere.
+No generation that counts has a part in what is said about it, nothing is fitted, and what differs
+between starts is in both.
 """
 
 import json
@@ -14,7 +16,7 @@ from typing import Final, NamedTuple
 
 from realrun.equivalence import Estimate
 from realrun.validate import predict
-from realrun.vllm.ab import CONTROL_ARM, RECORDING, Block, Plan
+from realrun.vllm.ab import CONTROL_ARM, RECORDING, Block, Plan, blocks_that_count
 from realrun.vllm.model import EngineFacts, engine_config, engine_facts, engine_profile
 from realrun.vllm.stored import PREDICTIONS, TRACE_FOLDER, Stored, arm_policies, has_records
 from realrun.vllm.traces import read_traces
@@ -23,6 +25,7 @@ from shmsim.metrics import cores_of, summarize
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
 from shmsim.units import S
+from shmsim.whole import write_whole
 
 _REPLICATIONS: Final = 3  # of each arm and start, with random numbers of their own
 Progress = Callable[[int, int, str], None]
@@ -85,17 +88,19 @@ def predict_arms(
         raise ValueError(
             f"{folder} has no records to predict from; run 'realrun vllm-ab' with --recorder"
         )
-    blocks = [block for block in stored.blocks if block.arm not in (RECORDING, CONTROL_ARM)]
+    counted = blocks_that_count(stored.blocks, stored.disturbed)
+    blocks = [block for block in counted if block.arm not in (RECORDING, CONTROL_ARM)]
     policies = arm_policies(folder, dict.fromkeys(block.arm for block in blocks))
-    n_cores, n_starts = len(stored.machine["affinity"]), stored.plan.starts
-    total = n_starts * len(policies)
+    n_cores = len(stored.machine["affinity"])
+    starts = sorted({block.start for block in blocks})
+    total = len(starts) * len(policies)
     predicted: dict[str, list[Outcome]] = {arm: [] for arm in policies}
-    for start in range(n_starts):
+    for n_done, start in enumerate(starts):
         facts = engine_facts(read_traces(folder / TRACE_FOLDER / f"start{start}"))
         costs = engine_profile(profile, facts)
         config = _config(facts, n_cores, stored.plan)
         for n, (arm, policy) in enumerate(policies.items()):
-            progress(start * len(policies) + n, total, f"model: start {start + 1}, {arm}")
+            progress(n_done * len(policies) + n, total, f"model: start {start + 1}, {arm}")
             tapes = range(start * _REPLICATIONS, (start + 1) * _REPLICATIONS)
             predicted[arm].append(
                 mean_outcome(_outcome(predict(config, policy, costs, tape)) for tape in tapes)
@@ -105,7 +110,12 @@ def predict_arms(
 
 def _config(facts: EngineFacts, n_cores: int, plan: Plan) -> RunConfig:
     config = parse_config(tomllib.loads(engine_config(facts, n_cores)))
-    workload = replace(config.workload, output_p50=plan.tokens, output_p95=plan.tokens)
+    workload = replace(
+        config.workload,
+        requests=2 * facts.sequences,
+        output_p50=plan.tokens,
+        output_p95=plan.tokens,
+    )
     return replace(config, workload=workload, delay_price=plan.delay_price)
 
 
@@ -114,7 +124,8 @@ def _outcome(records: RunRecords) -> Outcome:
 
 
 def hold(predicted: dict[str, list[Outcome]], blocks: Sequence[Block]) -> list[ArmPrediction]:
-    """Hold what was said of each arm, by start, against its generations."""
+    """Hold what was said of each arm, by start in their order, against its generations."""
+    starts = sorted({block.start for block in blocks})
     found = []
     for arm, said in predicted.items():
         came = [
@@ -123,7 +134,7 @@ def hold(predicted: dict[str, list[Outcome]], blocks: Sequence[Block]) -> list[A
                 for block in blocks
                 if (block.arm, block.start) == (arm, start)
             )
-            for start in range(len(said))
+            for start in starts
         ]
         errors = [a.tpot_s / b.tpot_s - 1 for a, b in zip(said, came, strict=True)]
         found.append(ArmPrediction(arm, said, came, Estimate.of(errors)))
@@ -149,4 +160,4 @@ def write_predictions(folder: Path, found: Sequence[ArmPrediction]) -> None:
         }
         for arm in found
     }
-    (folder / PREDICTIONS).write_text(json.dumps(arms, indent=1) + "\n")
+    write_whole(folder / PREDICTIONS, json.dumps(arms, indent=1) + "\n")

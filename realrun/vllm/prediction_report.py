@@ -26,8 +26,8 @@ def prediction_table(plan: Plan, found: Sequence[ArmPrediction]) -> Table:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         caption="Error: predicted TPOT over measured, less 1, with the 90 % interval over "
-        f"{plan.starts} starts, each predicted from its own records; it holds if the interval lies "
-        f"within {MARGIN:.0%}. Cores: predicted / measured.",
+        f"{found[0].tpot_error.n} starts, each predicted from its own records; it holds if the "
+        f"interval lies within {MARGIN:.0%}. Cores: predicted / measured.",
         caption_justify="left",
         caption_style="",
     )

@@ -7,8 +7,9 @@ vLLM's code. Which of its lines this relies on: `realrun.vllm.facts`.
 
 import os
 import time
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from realrun.vllm.beside import Beside
 from realrun.vllm.ends import End
@@ -20,8 +21,6 @@ from shmsim.units import S
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-
-_NO_LIMIT_NS: Final = 3600 * S
 
 
 def observe_reader(
@@ -48,7 +47,7 @@ def observe_reader(
 
 
 def observe_writer(
-    queue: Any, process: Process, beside: Beside, site: int, rank: int, n_ranks: int
+    queue: Any, process: Process, beside: Beside, site: int, rank: int, ranks: Sequence[int]
 ) -> None:
     """Have a queue's writer tell an end of ours, which decides how it waits and whether it pings.
 
@@ -56,10 +55,10 @@ def observe_writer(
     ----------
     queue
         The writer's ``MessageQueue``.
-    process, beside, site, rank, n_ranks
+    process, beside, site, rank, ranks
         As of `realrun.vllm.recording.WriteRecorder`.
     """
-    known = process, beside, site, rank, n_ranks
+    known = process, beside, site, rank, ranks
     if process.has_policies:
         end = WriteEnd(*known)
         _become(queue, end, _Writing(end), "writer", "writer condition")
@@ -249,8 +248,10 @@ def _classes() -> dict[str, type]:
                 if elapsed > interval * n_warning:
                     vllm_queue.logger.info(vllm_queue.LONG_WAIT_TIME_LOG_MSG, interval)
                     n_warning += 1
-                left_ns = _NO_LIMIT_NS if timeout is None else int((timeout - elapsed) * S)
-                end.await_slot(reader, left_ns)
+                left_s = interval * n_warning - elapsed
+                if timeout is not None:
+                    left_s = min(left_s, timeout - elapsed)
+                end.await_slot(reader, int(left_s * S))
                 reader = end.full_behind()
             return None if timeout is None else max(timeout - (time.monotonic() - started), 0.0)
 

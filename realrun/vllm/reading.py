@@ -99,7 +99,8 @@ class ReadEnd(ReadRecorder):
         started_ns = self._began_ns if before is None else before.started_ns
         plan = self._plan
         if timeout_ms is not None:
-            plan = until(plan, time.monotonic_ns() - started_ns + timeout_ms * MS)
+            limit_ns = int(timeout_ms * MS)  # which vLLM's socket takes with a fraction, too
+            plan = until(plan, time.monotonic_ns() - started_ns + limit_ns)
         memory, words = self._beside.memory, self._waited
         raw = RawWait(*wait(memory, words, self._sequence, plan, stage, started_ns))
         while raw.over == REHEARSING:  # there is no copy of vLLM's work to rehearse on

@@ -6,6 +6,7 @@ its reader one look: without policies there is nobody to ring for. The ends of
 """
 
 import struct
+from collections.abc import Sequence
 from time import monotonic_ns, thread_time_ns
 from typing import Any, Final
 
@@ -137,17 +138,17 @@ class WriteRecorder(End):
     ----------
     process, beside, site, rank
         As of `End`.
-    n_ranks
-        How many workers get what is written.
+    ranks
+        Workers whose replies are read here: who is not here owes none that anybody would note.
     """
 
     def __init__(
-        self, process: Process, beside: Beside, site: int, rank: int, n_ranks: int
+        self, process: Process, beside: Beside, site: int, rank: int, ranks: Sequence[int]
     ) -> None:
         """Start without history."""
         super().__init__(process, beside, site, rank)
         self._is_scheduler = site == SCHEDULER_SLOT
-        self._ranks = range(n_ranks)
+        self._ranks = ranks
         self._call = process.last
         self._head = 0, 1, 0
         self._n_bytes = 0

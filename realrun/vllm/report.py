@@ -7,9 +7,10 @@ from typing import Final
 from rich import box
 from rich.table import Table
 
-from realrun.vllm.ab import CONTROL_ARM, MARGIN, QUIET_CORES, REFERENCE, ArmResult, Plan
+from realrun.vllm.ab import CONTROL_ARM, REFERENCE, ArmResult, Comparison, Plan
 from realrun.vllm.control import Control
 from realrun.vllm.importer import Share
+from realrun.vllm.quiet import MARGIN, QUIET_CORES, starts_that_count
 from shmsim.claims import Claim
 from shmsim.console import diagnostics, wide
 
@@ -17,7 +18,8 @@ _MOST_WAITING: Final = 0.15
 _MOST_RECORDING: Final = 0.01
 _MESSAGES_PER_TOKEN: Final = 4  # two calls and two replies
 _BESIDE_PER_TOKEN: Final = 1  # the second call is there already when its worker comes for it
-_WIDTH: Final = 150  # a row of figures that is broken in two cannot be read
+_LEAST_CORES: Final = 0.005  # of a thread that is worth a row
+_WIDTH: Final = 170  # a row of figures that is broken in two cannot be read
 
 
 def shares_table(found: Sequence[Share]) -> Table:
@@ -42,11 +44,12 @@ def shares_table(found: Sequence[Share]) -> Table:
     return table
 
 
-def comparison_table(plan: Plan, results: Sequence[ArmResult]) -> Table:
-    """Every arm against vLLM's own waiting."""
+def comparison_table(compared: Comparison, results: Sequence[ArmResult]) -> Table:
+    """Every arm against vLLM's own waiting; below it the starts that others disturbed."""
     processes = list(results[0].cores)
+    plan, n_starts = compared.plan, results[0].tpot_ratio.n
     table = Table(
-        title=f"{plan.cell}: {plan.starts} starts, {results[0].n_blocks} generations of "
+        title=f"{plan.cell}: {n_starts} starts, {results[0].n_blocks} generations of "
         f"{plan.tokens} tokens for each arm",
         title_justify="left",
         title_style="",
@@ -54,7 +57,8 @@ def comparison_table(plan: Plan, results: Sequence[ArmResult]) -> Table:
         pad_edge=False,
         caption="Ratio: TPOT of the arm over vLLM's in the same start, with the 90 % interval over "
         f"starts; no slower: by {MARGIN:.0%} at most, or misses, or cannot tell. Waiting: CPU per "
-        "token beyond what parking takes, of what vLLM's takes.",
+        "token beyond what parking takes, of what vLLM's takes; nothing to save: parking does not "
+        "take less for sure." + _disturbed(compared),
         caption_justify="left",
         caption_style="",
     )
@@ -68,7 +72,6 @@ def comparison_table(plan: Plan, results: Sequence[ArmResult]) -> Table:
     for result in results:
         ratio = result.tpot_ratio
         is_reference = result.arm == REFERENCE
-        waiting = result.wait_cpu_ratio
         table.add_row(
             result.arm,
             f"{result.tpot_ms:.3f}",
@@ -76,16 +79,60 @@ def comparison_table(plan: Plan, results: Sequence[ArmResult]) -> Table:
             "" if is_reference else str(result.verdict),
             "" if math.isnan(result.ttft_idle_ms) else f"{result.ttft_idle_ms:.2f}",
             *(f"{result.cores[name]:.3f}" for name in processes),
-            "" if waiting is None else f"{waiting.value:.2f}",
+            _waiting(result),
             f"{result.foreign_cores:.2f}",
             f"{result.stalls}",
         )
     return table
 
 
-def print_comparison(plan: Plan, results: Sequence[ArmResult]) -> None:
-    """Print `comparison_table`, however narrow the terminal."""
-    wide(_WIDTH).print(comparison_table(plan, results))
+def _disturbed(compared: Comparison) -> str:
+    """Which starts others disturbed, how, and whether they count."""
+    if not compared.disturbed:
+        return ""
+    found = "; ".join(f"start {start + 1}: {why}" for start, why in compared.disturbed.items())
+    counted = starts_that_count({block.start for block in compared.blocks}, compared.disturbed)
+    if compared.disturbed.keys() <= set(counted):
+        return f"\nDisturbed, and counted since fewer than two starts were quiet: {found}."
+    return f"\nDisturbed, and left out: {found}."
+
+
+def _waiting(result: ArmResult) -> str:
+    if result.parking_saves_s is None:
+        return ""
+    if (ratio := result.wait_cpu_ratio) is None:
+        return "nothing to save"
+    if result.arm == REFERENCE:
+        return "1"
+    return f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def threads_table(results: Sequence[ArmResult]) -> Table:
+    """Cores of each thread in every arm."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        caption=f"Threads that use less than {_LEAST_CORES:g} cores in every arm are left out; "
+        "those of one name are one row.",
+        caption_justify="left",
+        caption_style="",
+    )
+    for label in ("process", "thread"):
+        table.add_column(label, no_wrap=True)
+    for result in results:
+        table.add_column(f"{result.arm}\ncores", justify="right")
+    known = {(p, name): None for r in results for p in r.threads for name in r.threads[p]}
+    for process, name in known:
+        cores = [result.threads.get(process, {}).get(name, 0.0) for result in results]
+        if max(cores) >= _LEAST_CORES:
+            table.add_row(process, name, *(f"{used:.3f}" for used in cores))
+    return table
+
+
+def print_comparison(compared: Comparison, results: Sequence[ArmResult]) -> None:
+    """Print `comparison_table` and `threads_table`, however narrow the terminal."""
+    wide(_WIDTH).print(comparison_table(compared, results))
+    wide(_WIDTH).print(threads_table(results))
     print_others(result.foreign_cores for result in results)
 
 
@@ -114,7 +161,7 @@ def comparison_claims(plan: Plan, results: Sequence[ArmResult]) -> list[Claim]:
             continue
         cell = f"{plan.cell}-{result.arm.replace(' ', '_')}"
         ratio, n = result.tpot_ratio, result.tpot_ratio.n
-        # The upper end is what is claimed: an estimate below the bound would prove nothing.
+        # Upper ends are what is claimed: an estimate below the bound would prove nothing.
         found.append(
             Claim(
                 f"vllm/tpot_ratio/{cell}",
@@ -131,14 +178,15 @@ def comparison_claims(plan: Plan, results: Sequence[ArmResult]) -> list[Claim]:
         if result.arm == CONTROL_ARM:
             continue
         if (waiting := result.wait_cpu_ratio) is not None:
-            numbers = waiting.value, waiting.low, waiting.high
+            numbers = waiting.high, waiting.low, waiting.high
             name = f"vllm/wait_cpu_ratio/{cell}"
             found.append(Claim(name, *numbers, "ratio", _MOST_WAITING, "<=", n, 0))
         stalls = float(result.stalls)
         found.append(Claim(f"vllm/stalls/{cell}", stalls, stalls, stalls, "count", 0.0, "<=", n, 0))
-    n_arms = float(len(results))
+    same, n_arms = float(sum(result.says_the_same for result in results)), float(len(results))
+    n_blocks = sum(result.n_blocks for result in results)
     name = f"vllm/tokens_identical/{plan.cell}"
-    found.append(Claim(name, n_arms, n_arms, n_arms, "count", n_arms, ">=", len(results), 0))
+    found.append(Claim(name, same, same, same, "count", n_arms, ">=", n_blocks, 0))
     return found
 
 
@@ -158,7 +206,9 @@ def recorder_claim(plan: Plan, results: Sequence[ArmResult], took: dict[str, flo
     added_ns = _MESSAGES_PER_TOKEN * on_way_ns + _BESIDE_PER_TOKEN * beside_ns
     share = added_ns / (1e6 * reference.tpot_ms)
     name = f"vllm/recorder_overhead/{plan.cell}"
-    return Claim(name, share, share, share, "ratio", _MOST_RECORDING, "<=", plan.starts, 0)
+    return Claim(
+        name, share, share, share, "ratio", _MOST_RECORDING, "<=", reference.tpot_ratio.n, 0
+    )
 
 
 def _added(took: dict[str, float], what: str) -> tuple[float, float]:

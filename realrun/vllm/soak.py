@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from realrun.vllm.ab import WARM_TOKENS, check_in_force, moved
+from realrun.vllm.ab import WARM_TOKENS
 from realrun.vllm.arms import WINDOW
 from realrun.vllm.engine import Engine, Setup
+from realrun.vllm.in_force import check_in_force, moved
 from shmsim.config import ConfigError, NamedPolicy
 from shmsim.policies import GraceThenPark
 from shmsim.policy_file import write_policy
 from shmsim.units import S, format_ns
+from shmsim.whole import write_whole
 
 STORE: Final = "soak.json"
 OURS: Final = "ours"
@@ -187,7 +189,7 @@ def run_window(
     wall_s = time.monotonic() - started
     foreign_ns = engine.usage().foreign_ns(used)
     went = {n: moved(counted[n], after) for n, after in engine.counters().items()}
-    check_in_force(name, went[_SCHEDULER], by_policy=bell == OURS)
+    check_in_force(name, went, plan.workers, by_policy=bell == OURS)
     return Soaked(
         window_ns,
         bell,
@@ -209,9 +211,7 @@ def write_soak(path: Path, plan: SoakPlan, asynchronous: bool, rows: Sequence[So
         "asynchronous": asynchronous,
         "windows": [row._asdict() for row in rows],
     }
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=1) + "\n")
-    partial.replace(path)  # a kill in between leaves the former one
+    write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
 def read_soak(path: Path, plan: SoakPlan) -> dict[tuple[int, str], Soaked]:

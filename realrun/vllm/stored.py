@@ -5,6 +5,7 @@ and so on what was recorded of each start.
 """
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,12 +14,15 @@ from realrun.host import machine_facts
 from realrun.vllm.ab import CONTROL_ARM, LOG, RECORDING, REFERENCE, Block, Plan
 from realrun.vllm.arms import WINDOW
 from realrun.vllm.control import Counters
+from realrun.vllm.engine import MAIN
 from realrun.vllm.trace import SUFFIX
+from realrun.vllm.traces import read_header
 from shmsim.policies import PRESETS, GraceThenPark
 from shmsim.policy_file import read_policy
 from shmsim.profile import MachineProfile
 from shmsim.units import parse_duration_ns
 from shmsim.wait import TYPICAL_COSTS, WaitPolicy
+from shmsim.whole import write_whole
 
 TRACE_FOLDER: Final = "trace"
 PROFILE: Final = "profile.json"
@@ -34,16 +38,17 @@ class Stored(NamedTuple):
 
     Parameters
     ----------
-    plan, blocks
-        What was done, and every generation, without its tokens: they were compared.
+    plan, blocks, disturbed
+        As of `realrun.vllm.ab.Comparison`.
     engine
-        Which vLLM.
+        Which vLLM; ``"unknown"`` if neither the comparison nor a record beside it says.
     machine
         Facts about the box.
     """
 
     plan: Plan
     blocks: list[Block]
+    disturbed: dict[int, str]
     engine: str
     machine: dict[str, Any]
 
@@ -72,18 +77,16 @@ def write_costs(folder: Path, profile: MachineProfile | None, delay_price: float
     """Store what policies are told: costs of a profile, or typical ones, and the price of delay."""
     told = TYPICAL_COSTS if profile is None else profile.wait_costs(delay_price)
     path = (folder / COSTS).absolute()
-    path.write_text(json.dumps(told._replace(delay_price=delay_price)._asdict()))
+    write_whole(path, json.dumps(told._replace(delay_price=delay_price)._asdict()))
     return path
 
 
 def write_comparison(folder: Path, stored: Stored) -> None:
     """Store plan and blocks; policies and records are in the folder already."""
-    rows = [
-        {**block._replace(tokens=[])._asdict(), "moved": _moved(block)} for block in stored.blocks
-    ]
+    rows = [{**block._asdict(), "moved": _moved(block)} for block in stored.blocks]
     content = {**stored._asdict(), "plan": stored.plan._asdict(), "blocks": rows}
     path = folder / f"{stored.plan.cell}.json"
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
 def _moved(block: Block) -> dict[str, dict[str, int]]:
@@ -106,16 +109,34 @@ def read_comparison(folder: Path) -> Stored:
         )
     try:
         content = json.loads(paths[0].read_text())
-        blocks = [
-            Block(**{**row, "moved": {n: Counters(**c) for n, c in row["moved"].items()}})
-            for row in content["blocks"]
-        ]
+        blocks = [_read_block(row) for row in content["blocks"]]
         plan = Plan(**content["plan"])
+        # The first ones left out by hand whom others disturbed.
+        disturbed = {int(start): why for start, why in content.get("disturbed", {}).items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{paths[0]} is no comparison of 'realrun vllm-ab': {error!r}") from None
-    # The first ones did not say where they ran; they are judged there.
+    # The first ones did not say where they ran, nor in which vLLM; they are judged there.
     machine = content.get("machine") or machine_facts()
-    return Stored(plan, blocks, content.get("engine", "unknown"), machine)
+    engine = content.get("engine") or _recorded_engine(folder)
+    return Stored(plan, blocks, disturbed, engine, machine)
+
+
+def _read_block(row: dict[str, Any]) -> Block:
+    counters = {name: Counters(**counted) for name, counted in row["moved"].items()}
+    known = {"stolen_cores": math.nan, **row, "moved": counters}
+    if "main_share" in row:  # as stored before threads had names, and tokens a hash
+        main_share = known.pop("main_share")
+        del known["tokens"]
+        cores = row["cores"]["scheduler"]
+        threads = {MAIN: main_share * cores, "others": (1 - main_share) * cores}
+        known |= {"threads": {"scheduler": threads}, "tokens_sha256": ""}
+    return Block(**known)
+
+
+def _recorded_engine(folder: Path) -> str:
+    for path in sorted(folder.glob(_TRACES)):
+        return str(read_header(path)["vllm"])
+    return "unknown"
 
 
 def arm_policies(folder: Path, arms: Iterable[str]) -> dict[str, WaitPolicy]:

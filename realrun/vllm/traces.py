@@ -52,8 +52,8 @@ class ProcessTrace(NamedTuple):
         return f"worker{of_worker['rank'][0]}"
 
 
-def read_trace(path: Path) -> ProcessTrace:
-    """Read the file of one process.
+def read_header(path: Path) -> dict[str, Any]:
+    """Read what the file of a process says about it.
 
     Raises
     ------
@@ -62,13 +62,27 @@ def read_trace(path: Path) -> ProcessTrace:
     """
     with path.open("rb") as file:
         head = file.read(HEADER_BYTES)
-        try:
-            about = json.loads(head.rstrip(b"\0"))
-            known = about["format"], about["version"], tuple(about["fields"])
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{path} is no trace of a vLLM process") from None
-        if known != (FORMAT, VERSION, Row._fields):
-            raise ValueError(f"{path} is a trace of version {known[1]}; this reads {VERSION}")
+    try:
+        about: dict[str, Any] = json.loads(head.rstrip(b"\0"))
+        known = about["format"], about["version"], tuple(about["fields"])
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path} is no trace of a vLLM process") from None
+    if known != (FORMAT, VERSION, Row._fields):
+        raise ValueError(f"{path} is a trace of version {known[1]}; this reads {VERSION}")
+    return about
+
+
+def read_trace(path: Path) -> ProcessTrace:
+    """Read the file of one process.
+
+    Raises
+    ------
+    ValueError
+        As `read_header` does.
+    """
+    about = read_header(path)
+    with path.open("rb") as file:
+        file.seek(HEADER_BYTES)
         content = file.read()
     whole = len(content) - len(content) % ROW.size
     rows = np.frombuffer(content[:whole], _DTYPE)

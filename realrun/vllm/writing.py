@@ -1,6 +1,7 @@
 """The writing end of one of vLLM's queues: a slot by policy, a stamp, and a bell when needed."""
 
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from realrun.native import ENDED, REHEARSING, STOPPED, store, wait
@@ -22,10 +23,10 @@ class WriteEnd(WriteRecorder):
     """The writer of one queue; parameters as of `WriteRecorder`."""
 
     def __init__(
-        self, process: Process, beside: Beside, site: int, rank: int, n_ranks: int
+        self, process: Process, beside: Beside, site: int, rank: int, ranks: Sequence[int]
     ) -> None:
         """Start without history."""
-        super().__init__(process, beside, site, rank, n_ranks)
+        super().__init__(process, beside, site, rank, ranks)
         self._policies: list[WaitPolicy | None] = [arm.policy for arm in process.arms]
         self._rung = 0
         self._last_free_ns = time.monotonic_ns()

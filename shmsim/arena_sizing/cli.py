@@ -223,7 +223,7 @@ def _from_steps(
         )
     if steps is None:
         steps = simulate(config, config.policies[0].policy, profile).steps
-    copy = CopyTime.of(profile, payload.memory) if payload.memory != "none" else None
+    copy = CopyTime.of(profile, payload.memory) if payload.holds_slots else None
     return payloads_of_steps(steps, payload, copy)
 
 

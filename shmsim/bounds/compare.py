@@ -1,6 +1,7 @@
 """How much of the distance to the bound a policy closes, with intervals."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -104,9 +105,13 @@ def ground(trace: WaitTrace, profile: MachineProfile, tape: Tape, delay_price: f
 
 def means_at(cost: Curve, trace: WaitTrace) -> Float64Array:
     """Mean of a cost after a rest as long as each gap."""
+    return np.interp(trace.gap_ns, cost.xs, _means_of(cost))
+
+
+@lru_cache(maxsize=256)  # some profiles' costs
+def _means_of(cost: Curve) -> tuple[float, ...]:
     levels = (np.arange(2000) + 0.5) / 2000
-    means = [float(point.all_at(levels).mean()) for point in cost.points]
-    return np.interp(trace.gap_ns, cost.xs, means)
+    return tuple(float(point.all_at(levels).mean()) for point in cost.points)
 
 
 def report(policy: WaitPolicy, on: Ground) -> Report:

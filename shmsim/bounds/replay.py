@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shmsim.bounds.trace import Int64Array, WaitTrace
 from shmsim.policies.always import PARK_ONLY, SPIN_ONLY
 from shmsim.profile import AT_DEVICE, MachineProfile
-from shmsim.sim.deciding import Cold, Deciding
+from shmsim.sim.deciding import Cold, Deciding, looks_of
 from shmsim.sim.draws import Draws
 from shmsim.sim.waiter import VirtualWait
 from shmsim.tape import Tape
@@ -160,12 +160,12 @@ def replay(
         )
         cpu_ns = sum(seen.cpu_ns)
         if hasattr(state, "after"):
-            undecided = getattr(state, "learnt_rest", 0)
+            looks = looks_of(state)
             state = state.after(ctx, outcome)
-            cpu_ns += deciding.plan_ns(undecided, index, cold.plan_ns)
+            cpu_ns += deciding.plan_ns(looks, index, cold.plan_ns)
             cold.plan_ns = cold.after_ns = 0
             cold.rest(seen.resumed_from, seen.rested_ns)
-            cpu_ns += deciding.after_ns(undecided, index, cold.after_ns)
+            cpu_ns += deciding.after_ns(looks, ctx.uniform, index, cold.after_ns)
         slow_ns = 0
         if seen.rested_ns > 0:
             slow_ns = max(

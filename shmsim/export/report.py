@@ -242,6 +242,12 @@ def _by_config(engine: Engine, config: RunConfig) -> tuple[list[tuple[Setting, s
                 f"{engine.name} {engine.version} schedules by itself: what is said here holds "
                 f"with {flag}"
             )
+    if config.engine.depth > 2:
+        remarks.append(
+            f"the config has engine.batches_in_flight = {config.engine.batches_in_flight}, and "
+            f"{engine.name} {engine.version} has no setting for that: with asynchronous scheduling "
+            "it has two"
+        )
     return settings, remarks
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from shmsim.inputs.rows import InputError, Loaded, read_csv
 from shmsim.steptime import TableStepTime
 from shmsim.units import S
+from shmsim.whole import whole
 
 _AXES: Final = ("n_decode", "n_prefill_tokens", "n_kv_tokens")
 
@@ -46,7 +47,7 @@ def read_step_table(path: Path) -> Loaded[TableStepTime]:
 def write_step_table(table: TableStepTime, path: Path) -> None:
     """Write the grid of a table."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with whole(path) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*_AXES, "step_ns"])
         steps = iter(table.step_ns)

@@ -1,4 +1,4 @@
-"""Pictures of waiting; one style for notebooks, reports, experiments and paper.
+"""Pictures of waiting; one style for notebooks, reports and paper (experiments keep figures only).
 
 Every function draws one picture from values and returns a matplotlib figure, which a notebook
 shows as it is; `write_svg` stores it, `inline_svg` makes it a part of a page. ``width_in`` is the
@@ -22,11 +22,13 @@ from shmsim.plots.rests import rest_costs, wake_latency
 from shmsim.plots.stacks import Stack, stacked
 from shmsim.plots.steps import step_timeline
 from shmsim.plots.style import NARROW, WIDE
+from shmsim.plots.tunings import Finalist, TuningPanel, tuning
 from shmsim.plots.vector import inline_svg, write_svg
 
 __all__ = [
     "NARROW",
     "WIDE",
+    "Finalist",
     "FrontierPoint",
     "Judged",
     "LiveRace",
@@ -37,6 +39,7 @@ __all__ = [
     "Racer",
     "SlotPoint",
     "Stack",
+    "TuningPanel",
     "agreement",
     "arena_occupancy",
     "collapse",
@@ -56,6 +59,7 @@ __all__ = [
     "stacked",
     "stages_met",
     "step_timeline",
+    "tuning",
     "wake_latency",
     "write_svg",
 ]

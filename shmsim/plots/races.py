@@ -1,6 +1,5 @@
 """What a step costs under each policy, and what none of them can beat."""
 
-import io
 import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -8,11 +7,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.image import imsave
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
 from shmsim.plots.kinds import Filling
+from shmsim.plots.pixels import as_png
 from shmsim.plots.style import (
     COLOURS,
     INK,
@@ -152,6 +151,7 @@ class LiveRace:
         if self._still is None:
             canvas.draw()  # finds the places of all
             self.figure.set_layout_engine(None)
+            parts.hold_label()
             for artist in parts.moving:
                 artist.set_animated(True)
             canvas.draw()
@@ -159,10 +159,7 @@ class LiveRace:
         canvas.restore_region(self._still)
         for artist in parts.moving:
             artist.draw(canvas.get_renderer())
-        buffer = io.BytesIO()
-        # It goes no farther than to a browser, and a good compression takes longer than drawing.
-        imsave(buffer, canvas.buffer_rgba(), format="png", pil_kwargs={"compress_level": 1})
-        return buffer.getvalue()
+        return as_png(np.asarray(canvas.buffer_rgba()))
 
 
 class _Parts:
@@ -214,6 +211,11 @@ class _Parts:
             self._title,
             axes.spines["left"],
         ]
+
+    def hold_label(self) -> None:
+        """Leave the axis' label where it is, in place of measuring all ticks to find that again."""
+        axis = self._axes.xaxis
+        axis.set_label_coords(*axis.label.get_position(), axis.label.get_transform())
 
     def explain(self, labels: list[str], *, has_bound: bool) -> None:
         """Add the legend."""

@@ -11,6 +11,7 @@ from shmsim.plots.style import (
     COLOURS,
     GRID,
     INK,
+    PAPER,
     WIDE,
     is_narrow,
     legend,
@@ -106,7 +107,12 @@ def stacked(
             )
             begun += value
         axes.annotate(
-            f"{totals[place]:.3g}", (begun, place), (3, 0), textcoords="offset points", va="center"
+            f"{totals[place]:.3g}",
+            (begun, place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.8},
         )
     axes.set_yticks(range(len(rows)), [name_of(row.name, _LONGEST[narrow]) for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)

@@ -9,6 +9,7 @@ from xml.sax.saxutils import escape
 from matplotlib.figure import Figure
 
 from shmsim.plots.style import COLOURS, FAINT, GRID, INK, PAPER, styled
+from shmsim.whole import write_whole
 
 #: By which variable of CSS a page may set each colour; without, it stays as it was drawn.
 VARIABLES: Final[dict[str, str]] = {
@@ -33,7 +34,7 @@ _SLUG: Final = re.compile(r"[a-z][a-z0-9-]*")
 def write_svg(figure: Figure, path: Path) -> None:
     """Store a picture; the same picture gives the same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_svg(figure))
+    write_whole(path, _svg(figure))
 
 
 def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:

@@ -23,6 +23,7 @@ from shmsim.wait import (
     WaitOutcome,
     WaitPlan,
     block_penalty_ns,
+    is_left_undecided,
     then_park,
 )
 
@@ -38,7 +39,11 @@ _WARM: Final = 64  # waits after which all count alike
 _MEMORY: Final = 1.0 / _WARM
 _WEIGHED: Final = 4  # every so many waits it weighs its own law against other ways: that is dear
 _WEIGHT: Final = 1.0 / 32.0
-_REST: Final = 16  # undecided waits in a row, where deciding costs more than it gains
+_SOON: Final = 16  # waits after which it may rest if deciding costs more than it could hope for
+_HOPED: Final = 0.5  # of the price of parking: a gain that few waits do not tell yet
+_LOOKING: Final = 0.005  # of the price of parking: what looking may cost, over all undecided waits
+_MOST_LOOKS: Final = 1.0 / 16.0  # share of the undecided waits that are looked at
+_FEWEST_LOOKS: Final = 1.0 / 256.0
 _HOLD: Final = 16.0  # waits to park for on a crowded box
 _LONGER: Final = 4.0  # times as many, where it is found crowded again soon
 _LONGEST_HOLD: Final = 512.0
@@ -110,7 +115,8 @@ class StepAhead(NamedTuple):
     And as the stamp tells what each way would have cost, it parks, or spins for as long as it
     may or for one B, while its own law does worse than that. Deciding costs CPU too: where its law
     gains less than that over the cheapest of these it *rests*: it does that one undecided, and
-    looks at every sixteenth wait only.
+    looks at one wait in sixteen only, or at fewer where deciding is dear beside B. Which ones is
+    drawn, so that nothing changes in between: the state that a rest leaves alone is the cheapest.
 
     `expectation_ns` alone says when an event is expected: an end that the producer announces would
     come in there.
@@ -124,26 +130,30 @@ class StepAhead(NamedTuple):
         case.
     learnt
         State.
-    learnt_rest
-        Undecided waits before the next look, since deciding costs more than it gains.
+    learnt_looks
+        Share of the waits that it learns from, below 1 while it rests
+        (`shmsim.wait.is_left_undecided`).
     learnt_held
         Waits to park for, since the core was taken away.
+    learnt_resting
+        The plan of an undecided wait.
     """
 
     rehearse: bool = False
     clamp: float = 0.25
     learnt: Known = UNKNOWN
-    learnt_rest: int = 0
+    learnt_looks: float = 1.0
     learnt_held: int = 0
+    learnt_resting: WaitPlan = PARK_ONLY
 
     def plan(self, ctx: WaitContext) -> WaitPlan:
         """Plan round the instant at which this step is expected to end."""
+        if self.learnt_looks < 1.0 and ctx.pending:
+            return self.learnt_resting
         known = self.learnt
         if not ctx.pending or self.learnt_held > 0:
             return PARK_ONLY
         simple = undecided(known, self.clamp)
-        if self.learnt_rest > 0:
-            return plan_undecided(simple, block_penalty_ns(ctx.costs))
         costs = costs_by_experience(known, ctx.costs)
         penalty_ns = block_penalty_ns(costs)
         if known.n == 0:
@@ -159,31 +169,42 @@ class StepAhead(NamedTuple):
 
     def after(self, ctx: WaitContext, outcome: WaitOutcome) -> "StepAhead":
         """Learn from when the event was published, whatever this wait slept through."""
-        known = self.learnt
-        if not ctx.pending:
+        # `is_left_undecided`, without the call: after a sleep each function takes microseconds, and
+        # so does a long one of which little is run.
+        if ctx.uniform >= self.learnt_looks and outcome.preempted == 0:
             return self
-        rest, held = self.learnt_rest, self.learnt_held
-        hold = known.hold
-        blocking = still_blocking(known, ctx.costs, outcome)
-        if is_crowded(ctx.costs, outcome) or blocking >= _BLOCKING:
-            blocking = 0.0
-            hold = _LONGER * hold
-            if hold < _HOLD:
-                hold = _HOLD
-            if hold > _LONGEST_HOLD:
-                hold = _LONGEST_HOLD
-            held = int(hold)
-        elif held > 1:
-            return StepAhead(self.rehearse, self.clamp, known, rest, held - 1)
-        elif held > 0:
-            held = 0
-        elif rest > 1:
-            return StepAhead(self.rehearse, self.clamp, known, rest - 1, 0)
-        else:
-            hold -= hold * _FORGOTTEN
-        known = learn(known, ctx, outcome, self.clamp, hold, blocking, rest > 0)
-        rest = _REST if held == 0 and is_idle(known, ctx.costs, self.clamp) else 0
-        return StepAhead(self.rehearse, self.clamp, known, rest, held)
+        return after_looking(self, ctx, outcome)
+
+
+def after_looking(policy: StepAhead, ctx: WaitContext, outcome: WaitOutcome) -> StepAhead:
+    """The policy after a wait that it does not leave undecided, or in which its core was taken."""
+    if not ctx.pending:
+        return policy
+    rehearse, clamp, known, looks, held, _ = policy
+    hold = known.hold
+    blocking = still_blocking(known, ctx.costs, outcome)
+    if is_crowded(ctx.costs, outcome) or blocking >= _BLOCKING:
+        blocking = 0.0
+        hold = _LONGER * hold
+        if hold < _HOLD:
+            hold = _HOLD
+        if hold > _LONGEST_HOLD:
+            hold = _LONGEST_HOLD
+        held = int(hold)
+    elif is_left_undecided(looks, ctx.uniform):
+        return policy
+    elif held > 1:
+        return StepAhead(rehearse, clamp, known, 1.0, held - 1, PARK_ONLY)
+    elif held > 0:
+        held = 0
+    else:
+        hold -= hold * _FORGOTTEN
+    known = learn(known, ctx, outcome, clamp, hold, blocking, looks < 1.0)
+    if held > 0 or not is_idle(known, ctx.costs, clamp):
+        return StepAhead(rehearse, clamp, known, 1.0, held, PARK_ONLY)
+    penalty_ns = block_penalty_ns(costs_by_experience(known, ctx.costs))
+    resting = plan_undecided(undecided(known, clamp), penalty_ns)
+    return StepAhead(rehearse, clamp, known, looks_of(ctx.costs), 0, resting)
 
 
 def is_crowded(costs: WaitCosts, outcome: WaitOutcome) -> bool:
@@ -235,12 +256,26 @@ def plan_undecided(way: Undecided, penalty_ns: int) -> WaitPlan:
 
 def is_idle(known: Known, costs: WaitCosts, clamp: float) -> bool:
     """Whether its law gains less than deciding costs, with some experience."""
-    if known.n < _WARM:
+    if known.n < _SOON:
         return False
+    if known.n < _WARM:
+        return _HOPED * block_penalty_ns(costs) < costs.deciding_ns
     simple = undecided(known, clamp)
     if known.own > _WORTH * simple.cost:
         return True
     return (simple.cost - known.own) * block_penalty_ns(costs) < costs.deciding_ns
+
+
+def looks_of(costs: WaitCosts) -> float:
+    """Share of the undecided waits that are looked at.
+
+    The less there is to gain beside what a look costs, the later it may be found out.
+    """
+    may_cost_ns = _LOOKING * block_penalty_ns(costs)
+    if may_cost_ns >= _MOST_LOOKS * costs.deciding_ns:
+        return _MOST_LOOKS
+    looks = may_cost_ns / costs.deciding_ns
+    return looks if looks > _FEWEST_LOOKS else _FEWEST_LOOKS
 
 
 def expectation_ns(known: Known, x: Features) -> float:
@@ -290,6 +325,23 @@ def learn_wake(wake_ns: float, ctx: WaitContext, outcome: WaitOutcome) -> float:
     return wake_ns + _MEMORY * ((now_ns if now_ns < most_ns else most_ns) - wake_ns)
 
 
+def learn_overshoot(late_ns: float, ctx: WaitContext, outcome: WaitOutcome) -> float:
+    """The mean lateness of a doze after one more wait.
+
+    Who has learnt that dozes end too late dozes no more, and would never learn that they do not:
+    what no doze confirms is forgotten.
+    """
+    usual_ns = 0.5 * ctx.costs.timer_overshoot_ns
+    if outcome.overshoot_ns <= 0:
+        return late_ns - _MEMORY * (late_ns - usual_ns) if late_ns > usual_ns else late_ns
+    now_ns = float(outcome.overshoot_ns)
+    # More than so much is a core that was late for its own reasons.
+    most_ns = 2.0 * usual_ns if late_ns < 0.0 else 4.0 * late_ns + 1_000.0
+    if now_ns > most_ns:
+        now_ns = most_ns
+    return now_ns if late_ns < 0.0 else late_ns + _MEMORY * (now_ns - late_ns)
+
+
 def learn(
     known: Known,
     ctx: WaitContext,
@@ -303,10 +355,7 @@ def learn(
     wait_ns = float(outcome.published_after_ns)
     if wait_ns > _MOST_NS:
         wait_ns = _MOST_NS
-    late_ns = known.overshoot_ns
-    if outcome.overshoot_ns > 0:
-        now_ns = float(outcome.overshoot_ns)
-        late_ns = now_ns if late_ns < 0.0 else late_ns + _MEMORY * (now_ns - late_ns)
+    late_ns = learn_overshoot(known.overshoot_ns, ctx, outcome)
     if known.n == 0:
         line = first_line(clipped(wait_ns))
         return Known(

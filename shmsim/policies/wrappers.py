@@ -7,7 +7,7 @@ another. `shmsim.sim.compiled` compiles the calls of its methods too.
 from typing import Generic, NamedTuple, TypeVar
 
 from shmsim.policies.always import PARK_ONLY, BusySpin
-from shmsim.policies.stepahead import StepAhead
+from shmsim.policies.stepahead import StepAhead, is_crowded
 from shmsim.units import FOREVER_NS, MS
 from shmsim.wait import (
     ASLEEP,
@@ -127,7 +127,9 @@ class IfPreempted(NamedTuple, Generic[P]):
 
     A taken core is the cheapest sign that there are more runnable threads than cores (folly's
     mutex and Go's scheduler use such signs); then a spinner holds up the very process it waits
-    for. The number of waits doubles while it happens again.
+    for. It counts where it cost more than parking (`is_crowded`, the guard of `StepAhead`): kernel
+    threads take a core for some tens of microseconds on any box. The number of waits doubles while
+    it happens again.
 
     Parameters
     ----------
@@ -156,7 +158,7 @@ class IfPreempted(NamedTuple, Generic[P]):
     def after(self, ctx: WaitContext, outcome: WaitOutcome) -> "IfPreempted[P]":
         """Notice a taken core, and let the policy learn."""
         hold, left = self.learnt_hold, self.learnt_left
-        if outcome.preempted > 0:
+        if is_crowded(ctx.costs, outcome):
             hold = 2 * hold if hold > 0 else self.waits
             if hold > self.most_waits:
                 hold = self.most_waits

@@ -1,15 +1,20 @@
 """A process of the model: its costs, its cores, its policies and its records."""
 
+from collections.abc import Iterable
+from functools import partial
+
+import simpy
+
 from shmsim.batching import Batch
 from shmsim.profile import AT_DEVICE, MachineProfile
 from shmsim.records import ProcessRow, WaitRow
 from shmsim.sim.clock import Process, VirtualClock
 from shmsim.sim.contended import CARRYING, Lane, SharedWait
 from shmsim.sim.courier import Courier
-from shmsim.sim.deciding import Deciding, undecided_by
+from shmsim.sim.deciding import Deciding, looks_of
 from shmsim.sim.draws import Draws
 from shmsim.sim.source import Inbox, Message, Ring, Source
-from shmsim.sim.waiter import Seen, VirtualWait
+from shmsim.sim.waiter import DOZED, PARKED, REHEARSED, SPUN, VirtualWait
 from shmsim.tape import Tape
 from shmsim.wait import (
     DEVICE_DONE,
@@ -100,7 +105,10 @@ class Actor:
         self.rows: list[WaitRow] = []
         is_scheduler = kind == SCHEDULER_RECV
         self._rehearsal = "rehearsal" if is_scheduler else "worker_rehearsal"
-        self._work = "slow" if is_scheduler else "worker_slow"
+        work = "slow" if is_scheduler else "worker_slow"
+        self._slow_after = {
+            mode: f"{work}_after_{mode}" for mode in (SPUN, PARKED, DOZED, REHEARSED)
+        }
         self._slot_kind = SCHEDULER_SLOT if is_scheduler else WORKER_SLOT
 
     def site(self, kind: int, entity: str, policy: WaitPolicy) -> Site:
@@ -111,16 +119,22 @@ class Actor:
 
     # Work.
 
-    def busy(self, duration_ns: int, lane: Lane | None = None) -> Process:
-        """Occupy a core for some time, by the main thread or another, and for what is owed."""
+    def busy(self, duration_ns: int, lane: Lane | None = None) -> Iterable[simpy.Event]:
+        """Occupy a core for some time, by the main thread or another, and for what is owed.
+
+        Returns the event to yield from, or none if the time is over already.
+        """
         lane = lane or self.lane
         duration_ns += lane.owed_ns
         lane.owed_ns = 0
         if lane.thread is None:
             self.cpu_ns += duration_ns
-            yield self.env.timeout(duration_ns)
-        else:
-            yield lane.thread.run(duration_ns)
+            if self.env.goes_on_at(self.env.now_ns + duration_ns):
+                return ()
+            return (simpy.Timeout(self.env, duration_ns),)
+        if lane.thread.ran(duration_ns):
+            return ()
+        return (lane.thread.run(duration_ns),)
 
     def owe(self, duration_ns: int, lane: Lane | None = None) -> None:
         """Work whose end nobody can see: it is done with whatever comes next (`busy`)."""
@@ -154,7 +168,7 @@ class Actor:
         """Extra time of the work that follows a wait, or another rest with numbers of its own."""
         if rested_ns <= 0:
             return 0
-        return max(0, draws.at(f"{self._work}_after_{mode}", index, rested_ns))
+        return max(0, draws.at(self._slow_after[mode], index, rested_ns))
 
     # Messages.
 
@@ -176,8 +190,10 @@ class Actor:
         published = Message(
             message.step, message.call, message.batch, message.pending, self.env.now_ns
         )
-        n_armed, asleep_ns = ring.publish(published, self.courier)
-        self._ring_bell(ring.n_published, n_armed, asleep_ns, lane)
+        index = ring.n_published + 1
+        further_ns = partial(self._further_ns, index)
+        n_armed, asleep_ns = ring.publish(published, self.courier, further_ns)
+        self._ring_bell(index, n_armed, asleep_ns, lane)
         return published.published_ns
 
     def await_slot(
@@ -193,32 +209,36 @@ class Actor:
     def _ring_bell(self, index: int, n_armed: int, asleep_ns: int, lane: Lane | None) -> None:
         if n_armed:
             self.notified += 1
-            # One wake-up call serves all, but it wakes them one after another.
-            first_ns = further_ns = self.draws.at("notify_armed", index, asleep_ns)
-            if n_armed > 1 and "notify_further" in self.profile.costs:
-                further_ns = self.draws.at("notify_further", index, asleep_ns)
-            self.owe(first_ns + (n_armed - 1) * further_ns, lane)
+            ring_ns = self.draws.at("notify_armed", index, asleep_ns)
+            if n_armed > 1:
+                ring_ns += (n_armed - 1) * self._further_ns(index, asleep_ns)
+            self.owe(ring_ns, lane)
         else:
             self.elided += 1
             self.owe(self.draws.at("notify_unarmed", index), lane)
 
+    def _further_ns(self, index: int, asleep_ns: int) -> int:
+        """What the ring of a message costs for each reader behind the first."""
+        is_known = "notify_further" in self.profile.costs
+        return self.draws.at("notify_further" if is_known else "notify_armed", index, asleep_ns)
+
     def receive(
         self, site: Site, inbox: Inbox, call: int, step: int, known: Batch | None, pending: bool
     ) -> Process:
-        """Wait for the next message by plan; returns it with how the wait ended."""
-        seen = yield from self.await_source(site, inbox, call, step, known, pending)
-        return inbox.messages.popleft(), seen
+        """Wait for the next message by plan; returns it, and how much slower work on it is."""
+        slowness_ns = yield from self.await_source(site, inbox, call, step, known, pending)
+        return inbox.messages.popleft(), slowness_ns
 
-    def read(self, ring: Ring, inbox: Inbox, n_bytes: int, seen: Seen, work_ns: int) -> Process:
-        """Copy a message out, release its slot, and work on it; what was slept on slows that."""
+    def read(self, ring: Ring, inbox: Inbox, n_bytes: int, work_ns: int) -> Process:
+        """Copy a message out, release its slot, and work on it."""
         self.owe(self.draws.next("wait_exit") + self.draws.next("ring_read", n_bytes))
         if ring.can_fill:
             yield from self.busy(0)  # somebody may be waiting for this slot
-        n_armed, asleep_ns = ring.release(inbox, self.courier)
-        if n_armed:
+        asleep_ns = ring.release(inbox, self.courier)
+        if asleep_ns is not None:
             self.notified += 1
             self.owe(self.release_draws.at("notify_armed", inbox.n_released, asleep_ns))
-        yield from self.busy(seen.slowness_ns + work_ns)
+        yield from self.busy(work_ns)
 
     # Waits.
 
@@ -232,7 +252,10 @@ class Actor:
         pending: bool,
         lane: Lane | None = None,
     ) -> Process:
-        """Wait by plan until something is there; returns how the wait ended, and records it."""
+        """Wait by plan until something is there, and record it.
+
+        Returns the extra time of the work that follows, as caches were left; whose it is adds it.
+        """
         lane = lane or self.lane
         index = site.n_waits
         site.n_waits += 1
@@ -250,15 +273,16 @@ class Actor:
         policy = site.policies[call]
         plan = policy.plan(ctx)
         check_plan(plan)
-        plan_ns = site.deciding.plan_ns(undecided_by(policy), index, lane.cold.plan_ns)
+        plan_ns = site.deciding.plan_ns(looks_of(policy), index, lane.cold.plan_ns)
         lane.cold.plan_ns = 0
         yield from self.busy(plan_ns + site.draws.at("wait_enter", index), lane)
         started_ns = self.env.now_ns
         if lane.thread is None:
             seen = yield from self._wait_alone(site, source, plan, index)
-            self.cpu_ns += sum(seen.cpu_ns)
+            cpu_ns = sum(seen.cpu_ns)
+            self.cpu_ns += cpu_ns
             if seen.belled and source.courier is not None and self.courier is not None:
-                latency_ns = self.env.now_ns - (source.found_ns() or 0)
+                latency_ns = self.env.now_ns - (source.found_ns() or 0) - seen.late_ns
                 carry_ns = min(site.draws.at(CARRYING, index, seen.rested_ns), latency_ns // 3)
                 for courier in (source.courier, self.courier):
                     courier.count(carry_ns)
@@ -267,8 +291,7 @@ class Actor:
                 self.env, lane, site.draws, plan, index, self._rehearsal, self.courier
             )
             seen = yield from wait.see(source)
-        slowness_ns = self.slowness(site.draws, index, seen.resumed_from, seen.rested_ns)
-        seen = seen._replace(slowness_ns=slowness_ns)
+            cpu_ns = sum(seen.cpu_ns)
         lane.cold.rest(seen.resumed_from, seen.rested_ns)
         found_ns = source.found_ns()
         assert found_ns is not None, "a wait ends when there is something"
@@ -295,28 +318,32 @@ class Actor:
                 found_ns,
                 seen_ns,
                 seen.stage,
-                sum(seen.cpu_ns),
+                cpu_ns,
                 seen.overshoot_ns,
                 seen.belled,
                 n_preempted,
                 plan[seen.stage].kind,
             )
         )
-        return seen
+        return self.slowness(site.draws, index, seen.resumed_from, seen.rested_ns)
 
     def _wait_alone(self, site: Site, source: Source, plan: WaitPlan, index: int) -> Process:
         """With a core to itself a wait can be looked up instead of lived through."""
         started_ns = self.env.now_ns
         wait = VirtualWait(plan, site.draws, index, self._rehearsal)
+        late_ns = 0
         if source.found_ns() is None:
             source.wait, source.started_ns = wait, started_ns
-            source.arrival = self.env.event()
+            source.arrival = simpy.Event(self.env)
             yield source.arrival
             source.wait = source.arrival = None
+            late_ns = source.late_ns
         found_ns = source.found_ns()
         assert found_ns is not None, "an arrival announces something"
-        seen = wait.see(found_ns - started_ns)
-        yield self.env.timeout(started_ns + seen.seen_after_ns - self.env.now_ns)
+        seen = wait.see(found_ns - started_ns, late_ns)
+        seen_ns = started_ns + seen.seen_after_ns
+        if not self.env.goes_on_at(seen_ns):
+            yield simpy.Timeout(self.env, seen_ns - self.env.now_ns)
         return seen
 
     def learn(self, lane: Lane | None = None) -> None:
@@ -326,12 +353,15 @@ class Actor:
         """
         lane = lane or self.lane
         for site in self.sites:
+            if not site.finished:
+                continue
             finished, site.finished = site.finished, []
             for ctx, outcome in finished:
                 policy = site.policies[ctx.call]
                 site.policies[ctx.call] = policy.after(ctx, outcome)
-                undecided = undecided_by(policy)
-                after_ns = site.deciding.after_ns(undecided, site.n_learnt, lane.cold.after_ns)
+                after_ns = site.deciding.after_ns(
+                    looks_of(policy), ctx.uniform, site.n_learnt, lane.cold.after_ns
+                )
                 self.owe(after_ns, lane)
                 site.n_learnt += 1
                 lane.cold.after_ns = 0

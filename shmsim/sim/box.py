@@ -1,6 +1,8 @@
 """The box that engines of the model run on: its clock, its cores, and who may use which."""
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import simpy
@@ -11,6 +13,21 @@ from shmsim.sim.contended import Lane
 from shmsim.sim.cores import AMPLE, Host, Schedule
 from shmsim.sim.courier import Courier
 from shmsim.tape import Tape
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Python's collector of cyclic garbage at rest: a step leaves none, and looking for it costs.
+
+    It goes through all rows again and again, by which many workers were dearer each than few.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Startable(Protocol):
@@ -99,7 +116,8 @@ class Box:
                 for core in self._host.cores
             ]
             self._host.start(draws)
-        self.env.run(until=self.env.all_of(processes))
+        with _uncollected():
+            self.env.run(until=self.env.all_of(processes))
 
     def core_rows(self, wall_ns: int) -> list[CoreRow]:
         """What became of the time of each core; empty where none is modelled."""

@@ -7,13 +7,15 @@ result, to the nanosecond (tests/theory/test_cores.py).
 
 from typing import Final
 
+import simpy
+
 from shmsim.sim.clock import Process, VirtualClock
 from shmsim.sim.cores import Thread
 from shmsim.sim.courier import Courier
 from shmsim.sim.deciding import Cold
 from shmsim.sim.draws import Draws
 from shmsim.sim.source import Source
-from shmsim.sim.waiter import DOZED, PARKED, REHEARSED, SPUN, Seen
+from shmsim.sim.waiter import DOZED, PARKED, REHEARSED, SPUN, Seen, ring_delay_ns
 from shmsim.units import FOREVER_NS, MS
 from shmsim.wait import DOZE, MAX_STAGES, PARK, POLL, REHEARSE, SPIN, YIELD, StageCpu, WaitPlan
 
@@ -134,7 +136,8 @@ class SharedWait:
             if kind == REHEARSE:
                 rehearsed = True
                 cost_ns = self._draws.at(self._rehearsal, self._index, self._dozed_ns)
-                yield self._thread.run(cost_ns)
+                if not self._thread.ran(cost_ns):
+                    yield self._thread.run(cost_ns)
                 cpu_ns[stage] = self._spent()
                 continue
             deadline_ns = FOREVER_NS if until_ns >= FOREVER_NS else started_ns + until_ns
@@ -145,7 +148,9 @@ class SharedWait:
                 if found and not self._belled:
                     spun, rested_ns = True, env.now_ns - begun_ns
                     name = "spin_detection" if kind == SPIN else "yield_detection"
-                    yield self._thread.run(self._draws.at(name, self._index))
+                    detection_ns = self._draws.at(name, self._index)
+                    if not self._thread.ran(detection_ns):
+                        yield self._thread.run(detection_ns)
             elif kind in (DOZE, PARK):
                 found = yield from self._sleep_on_bell(source, deadline_ns, period_ns)
             else:
@@ -202,6 +207,12 @@ class SharedWait:
         source.armed_since_ns = begun_ns
         rang = yield from self._rest(source, deadline_ns)
         rested_ns = env.now_ns - begun_ns
+        delay_ns = ring_delay_ns(source.late_ns, rested_ns, period_ns) if rang else 0
+        if delay_ns and env.now_ns + delay_ns > deadline_ns:
+            yield simpy.Timeout(env, deadline_ns - env.now_ns)
+            rang, rested_ns = False, deadline_ns - begun_ns
+        elif delay_ns and not env.goes_on_at(env.now_ns + delay_ns):
+            yield simpy.Timeout(env, delay_ns)
         if rang:
             self._belled = True
             self._dozed_ns = rested_ns
@@ -229,7 +240,7 @@ class SharedWait:
         self._dozed_ns = period_ns
         while True:
             self._thread.sleep()
-            yield env.timeout(period_ns)
+            yield simpy.Timeout(env, period_ns)
             yield from self._wake(self._overshoot_ns, draws.at("doze_cpu", index, period_ns))
             if source.found_ns() is not None:
                 return True
@@ -239,7 +250,7 @@ class SharedWait:
     def _rest(self, source: Source, deadline_ns: int) -> Process:
         """Be asleep until the announcement (True) or the deadline (False)."""
         env = self._env
-        source.arrival = arrival = env.event()
+        source.arrival = arrival = simpy.Event(env)
         self._thread.sleep()
         if deadline_ns < FOREVER_NS:
 
@@ -256,6 +267,8 @@ class SharedWait:
         """Be awake after a latency that contains the CPU time, if a core is free by then."""
         on_core_ns = min(cpu_ns, latency_ns)
         self._lane.unplaced_ns += cpu_ns - on_core_ns
-        yield self._env.timeout(latency_ns - on_core_ns)
+        if not self._env.goes_on_at(self._env.now_ns + latency_ns - on_core_ns):
+            yield simpy.Timeout(self._env, latency_ns - on_core_ns)
         self._thread.wake()
-        yield self._thread.run(on_core_ns)
+        if not self._thread.ran(on_core_ns):
+            yield self._thread.run(on_core_ns)

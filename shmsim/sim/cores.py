@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 import simpy
 
 from shmsim.records import CoreRow, SliceRow
-from shmsim.sim.clock import VirtualClock
+from shmsim.sim.clock import Timer, VirtualClock
 from shmsim.units import FOREVER_NS, MS, US
 
 #: How often a busy core looks whether another has more to do: so long for each core of the box,
@@ -108,19 +108,34 @@ class Thread:
 
     def run(self, duration_ns: int) -> simpy.Event:
         """Use CPU time; the event is due when it is used up, however often it was interrupted."""
-        event: simpy.Event = self._host.env.event()
+        event = simpy.Event(self._host.env)
         self.wanted = event
         self.left_ns, self.look = duration_ns, None
         self.core.wish_changed(self)
         return event
 
+    def ran(self, duration_ns: int) -> bool:
+        """Use CPU time at once, if nothing is due before it is used up; else `run` it is."""
+        core, env = self.core, self._host.env
+        if core.running is not self:
+            return False
+        ends_ns = env.now_ns + duration_ns
+        if core.queue and (not duration_ns or ends_ns >= core.next_tick_ns()):
+            return False
+        core.settle()
+        if not env.goes_on_at(ends_ns):
+            return False
+        core.settle()
+        core.arm(is_own=True)
+        return True
+
     def spin(self, look: Callable[[], bool], until_ns: int, *, yields: bool) -> simpy.Event:
         """Keep looking until something is there, or an instant.
 
-        The value of the event says whether it was there. Whoever makes it true calls `poke`. With
-        ``yields``, it gives the core up whenever somebody else is queued for it.
+        Whoever makes it true calls `poke`. With ``yields``, it gives the core up whenever somebody
+        else is queued for it.
         """
-        event: simpy.Event = self._host.env.event()
+        event = simpy.Event(self._host.env)
         self.wanted = event
         self.look, self.until_ns, self.yields = look, until_ns, yields
         self.core.wish_changed(self)
@@ -162,7 +177,7 @@ class Core:
         self._settled_ns = 0
         self._mean = 0  # virtual runtime when the last thread left
         self._is_slice_over = False  # since the thread was picked
-        self._timer = 0  # only the latest timer counts
+        self._timer = Timer(self._env, self._tick)
         self._slice_since_ns = 0
 
     @property
@@ -180,17 +195,17 @@ class Core:
     def wish_changed(self, thread: Thread) -> None:
         """A thread here wants something else than before."""
         if self.running is thread:
-            self._settle()
+            self.settle()
             self._serve_and_pick()
 
     def poked(self, thread: Thread) -> None:
         """What a spinner looks for may be there."""
         if self.running is thread:
-            self._settle()
+            self.settle()
             self._serve_and_pick()
         elif thread in self.queue and self.running is not None and self._yields(self.running):
             # Yielders pass the core round with every look.
-            self._settle()
+            self.settle()
             self._preempt()
             if self._start(thread):
                 self.pick()
@@ -198,7 +213,7 @@ class Core:
     def leave(self, thread: Thread) -> None:
         """A thread falls asleep."""
         now_ns = self._env.now_ns
-        self._settle()
+        self.settle()
         mean = self._mean_of_all()
         if self.running is thread:
             self._stop_running()
@@ -214,7 +229,7 @@ class Core:
     def enter(self, thread: Thread) -> None:
         """A thread wakes here: it runs at once, takes the core from another, or queues."""
         now_ns, rules = self._env.now_ns, self._host.rules
-        self._settle()
+        self.settle()
         lag = thread.lag
         if lag < 0:  # who had more than its share pays it back while it sleeps
             lag = min(0, lag + (now_ns - thread.since_ns) // 2)
@@ -233,20 +248,20 @@ class Core:
             self._preempt()
             self.pick()
         else:
-            self._arm()  # for the next tick
+            self.arm()  # for the next tick
 
     # Who runs.
 
     def pick(self) -> None:
         """Let the one that is due run, if the core is free."""
         # A yielder may hand the core on at once, and so may hundreds in a row.
-        while self._pick_one():
+        while self.running is None and self._pick_one():
             pass
 
     def _pick_one(self) -> bool:
         """Let one run; returns whether it has given the core up again."""
         host = self._host
-        if self.running is not None or self.is_stolen or host.is_throttled:
+        if self.is_stolen or host.is_throttled:
             return False
         if self._stolen_from is not None:
             thread, self._stolen_from = self._stolen_from, None
@@ -262,6 +277,8 @@ class Core:
         return not is_eligible or running.vruntime >= running.protected_until
 
     def _best(self) -> Thread:
+        if self.running is None and len(self.queue) == 1:
+            return self.queue[0]
         mean = self._mean_of_all()
         # Of equals the one that waits comes first.
         candidates = self.queue if self.running is None else [*self.queue, self.running]
@@ -274,7 +291,8 @@ class Core:
         self.queue.remove(thread)
         waited_ns = now_ns - thread.since_ns
         thread.queued_ns += waited_ns
-        thread.off_core_ns = max(thread.off_core_ns, waited_ns)
+        if waited_ns > thread.off_core_ns:
+            thread.off_core_ns = waited_ns
         thread.core = self
         thread.since_ns = self._settled_ns = self._slice_since_ns = now_ns
         thread.protected_until = thread.deadline
@@ -287,7 +305,7 @@ class Core:
         thread = self.running
         assert thread is not None, "nobody runs here"
         self.running = None
-        self._timer += 1
+        self._timer.stop()
         self._host.running_changed(-1)
         self._host.note_slice(thread, self.number, self._slice_since_ns)
 
@@ -326,15 +344,13 @@ class Core:
         if thread.wanted is not None:
             if thread.look is None:
                 if thread.left_ns <= 0:
-                    self._grant(thread, value=True)
-            elif thread.look():
-                self._grant(thread, value=True)
-            elif now_ns >= thread.until_ns:
-                self._grant(thread, value=False)
+                    self._grant(thread)
+            elif thread.look() or now_ns >= thread.until_ns:
+                self._grant(thread)
             elif thread.yields and self._somebody_has_work():
                 self._preempt()
                 return True
-        self._arm()
+        self.arm()
         return False
 
     def _somebody_has_work(self) -> bool:
@@ -342,13 +358,13 @@ class Core:
         return any(t.look is None or not t.yields or t.look() for t in self.queue)
 
     @staticmethod
-    def _grant(thread: Thread, *, value: bool) -> None:
+    def _grant(thread: Thread) -> None:
         event = thread.wanted
         assert event is not None, "nothing is wanted"
         thread.wanted = thread.look = None
-        event.succeed(value)
+        event.succeed()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Book the time since the last look to the thread that runs."""
         now_ns = self._env.now_ns
         thread = self.running
@@ -361,6 +377,8 @@ class Core:
         thread.vruntime += ran_ns
         if thread.look is None:
             thread.left_ns -= ran_ns
+        if thread.vruntime < thread.deadline:
+            return
         # Ticks renew a deadline that has passed, whether anybody waits or not; so does an arrival.
         rules = self._host.rules
         since_tick_ns = min((now_ns - self.tick_phase_ns) % rules.tick_ns, ran_ns)
@@ -370,54 +388,57 @@ class Core:
                 self._is_slice_over = True
 
     def _mean_of_all(self) -> int:
-        threads = self.queue if self.running is None else [self.running, *self.queue]
-        return sum(t.vruntime for t in threads) // len(threads) if threads else self._mean
+        running, queue = self.running, self.queue
+        if not queue:
+            return self._mean if running is None else running.vruntime
+        total = sum([t.vruntime for t in queue])
+        if running is None:
+            return total // len(queue)
+        return (total + running.vruntime) // (len(queue) + 1)
 
     # Timers.
 
-    def _arm(self) -> None:
+    def arm(self, *, is_own: bool = False) -> None:
         """Come back when the thread that runs is done, or at the next tick if somebody waits."""
-        thread, now_ns = self.running, self._env.now_ns
-        self._timer += 1
-        if thread is None:
-            return
-        due_ns = FOREVER_NS
-        if thread.wanted is not None:
-            due_ns = now_ns + thread.left_ns if thread.look is None else thread.until_ns
-        is_timer = thread.wanted is not None and thread.look is not None
-        if self.queue:
-            tick_ns = self._host.rules.tick_ns
-            since_ns = (now_ns - self.tick_phase_ns) % tick_ns
-            due_ns = min(due_ns, now_ns + tick_ns - since_ns)
+        thread = self.running
+        due_ns, is_timer = FOREVER_NS, False
+        if thread is not None and thread.wanted is not None:
+            is_timer = thread.look is not None
+            due_ns = thread.until_ns if is_timer else self._env.now_ns + thread.left_ns
+        if self.queue and thread is not None:
+            due_ns = min(due_ns, self.next_tick_ns())
         if due_ns >= FOREVER_NS:
-            return
-        timer = self._timer
+            self._timer.stop()
+        else:
+            self._timer.set(due_ns, self._env.order(is_timer=is_timer, is_own=is_own))
 
-        def ring() -> None:
-            if timer == self._timer:
-                self._tick()
-
-        self._env.after(due_ns - now_ns, ring, is_timer=is_timer)
+    def next_tick_ns(self) -> int:
+        """When it looks next whether somebody else is due."""
+        now_ns, tick_ns = self._env.now_ns, self._host.rules.tick_ns
+        return now_ns + tick_ns - (now_ns - self.tick_phase_ns) % tick_ns
 
     def _tick(self) -> None:
-        self._settle()
+        self.settle()
         thread = self.running
         assert thread is not None, "a timer is set for a thread that runs"
-        is_tick = (self._env.now_ns - self.tick_phase_ns) % self._host.rules.tick_ns == 0
         if thread.wanted is not None and thread.look is None and thread.left_ns <= 0:
-            self._grant(thread, value=True)
-        is_due = self._is_slice_over or self._is_due_to_go(thread)
-        if self.queue and is_tick and is_due and self._best() is not thread:
-            self._preempt()
-            self.pick()
-            return
-        self._serve_and_pick()
+            self._grant(thread)
+        if self.queue and (self._env.now_ns - self.tick_phase_ns) % self._host.rules.tick_ns == 0:
+            is_due = self._is_slice_over or self._is_due_to_go(thread)
+            if is_due and self._best() is not thread:
+                self._preempt()
+                self.pick()
+                return
+        if thread.wanted is None:
+            self.arm()
+        else:
+            self._serve_and_pick()
 
     # What others take.
 
     def halt(self) -> Thread | None:
         """Take the core from its thread; returns it."""
-        self._settle()
+        self.settle()
         thread = self.running
         if thread is not None:
             self._stop_running()
@@ -437,7 +458,7 @@ class Core:
 
     def row(self, wall_ns: int) -> CoreRow:
         """What became of its time."""
-        self._settle()
+        self.settle()
         stolen_ns = self.stolen_ns
         if self.is_stolen:
             stolen_ns += self._env.now_ns - self._stolen_since_ns
@@ -543,6 +564,9 @@ class Host:
 
     def running_changed(self, by: int) -> None:
         """One thread more or less is running: the quota drains faster or slower."""
+        if not self.rules.quota_ns:
+            self.n_running += by
+            return
         self._drain()
         self.n_running += by
         self._set_meter()
@@ -553,7 +577,7 @@ class Host:
         self._metered_ns = now_ns
 
     def _set_meter(self) -> None:
-        if not self.rules.quota_ns or not self.n_running or self.is_throttled:
+        if not self.n_running or self.is_throttled:
             return
         self._meter += 1
         meter = self._meter

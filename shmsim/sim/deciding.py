@@ -6,9 +6,10 @@ from shmsim.profile import AT_REST, MachineProfile
 from shmsim.sim.draws import Cost
 from shmsim.sim.waiter import REHEARSED, SPUN
 from shmsim.tape import Tape
+from shmsim.wait import is_left_undecided
 
-#: The field of a policy that counts the waits which it leaves undecided from here on.
-REST_FIELD: Final = "learnt_rest"
+#: The field of a policy that says from what share of the waits it learns (`shmsim.wait`).
+REST_FIELD: Final = "learnt_looks"
 
 
 def can_rest(kind: Any) -> bool:
@@ -16,9 +17,9 @@ def can_rest(kind: Any) -> bool:
     return REST_FIELD in kind._fields
 
 
-def undecided_by(policy: Any) -> int:
-    """How many waits a policy leaves undecided from here on."""
-    return int(policy.learnt_rest) if can_rest(type(policy)) else 0
+def looks_of(policy: Any) -> float:
+    """From what share of the waits a policy learns, below 1 while it rests."""
+    return float(getattr(policy, REST_FIELD, 1.0))
 
 
 class Cold:
@@ -42,8 +43,10 @@ class Cold:
         if resumed_from == REHEARSED:
             self.plan_ns = self.after_ns = 0
         elif resumed_from != SPUN:
-            self.plan_ns = max(self.plan_ns, rested_ns)
-            self.after_ns = max(self.after_ns, rested_ns)
+            if rested_ns > self.plan_ns:
+                self.plan_ns = rested_ns
+            if rested_ns > self.after_ns:
+                self.after_ns = rested_ns
 
 
 class Deciding:
@@ -67,10 +70,11 @@ class Deciding:
             Cost(idle[w], tape, entity, w) for w in ("plan", "after")
         )
 
-    def plan_ns(self, undecided: int, index: int, asleep_ns: int) -> int:
-        """What the plan of wait ``index`` takes, with so many left undecided, after a sleep."""
-        return (self._idle_plan if undecided > 0 else self._plan).at(index, asleep_ns)
+    def plan_ns(self, looks: float, index: int, asleep_ns: int) -> int:
+        """What the plan of wait ``index`` takes, by a policy that so looks, after a sleep."""
+        return (self._idle_plan if looks < 1.0 else self._plan).at(index, asleep_ns)
 
-    def after_ns(self, undecided: int, index: int, asleep_ns: int) -> int:
-        """What learning from wait ``index`` takes, by the policy as it was in it."""
-        return (self._idle_after if undecided > 1 else self._after).at(index, asleep_ns)
+    def after_ns(self, looks: float, uniform: float, index: int, asleep_ns: int) -> int:
+        """What learning from wait ``index`` takes, by the policy and the number as they were."""
+        is_left = is_left_undecided(looks, uniform)
+        return (self._idle_after if is_left else self._after).at(index, asleep_ns)

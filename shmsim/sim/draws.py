@@ -4,7 +4,7 @@ from bisect import bisect_right
 
 from shmsim.distribution import Curve
 from shmsim.profile import MachineProfile
-from shmsim.tape import Stream, Tape
+from shmsim.tape import BLOCK, Block, Stream, Tape
 
 
 class Draws:
@@ -32,14 +32,20 @@ class Draws:
 
     def next(self, name: str, x: float = 0.0) -> int:
         """The cost of the next occasion of this kind, nanoseconds."""
-        cost = self._costs.get(name) or self._open(name)
+        try:
+            cost = self._costs[name]
+        except KeyError:
+            cost = self._open(name)
         index = cost.n_drawn
         cost.n_drawn = index + 1
         return cost.at(index, x)
 
     def at(self, name: str, index: int, x: float = 0.0) -> int:
         """The cost of occasion ``index`` of this kind, nanoseconds."""
-        return (self._costs.get(name) or self._open(name)).at(index, x)
+        try:
+            return self._costs[name].at(index, x)
+        except KeyError:
+            return self._open(name).at(index, x)
 
     def _open(self, name: str) -> "Cost":
         curve = self._curves.get(self._prefix + name) or self._curves[name]
@@ -58,27 +64,35 @@ class Cost:
         The random numbers.
     """
 
-    __slots__ = ("n_drawn", "points", "xs")
+    __slots__ = ("_blocks", "_first", "_n_points", "_streams", "_xs", "n_drawn")
 
     def __init__(self, curve: Curve, tape: Tape, entity: str, purpose: str) -> None:
         """Nothing was drawn yet."""
-        self.xs = curve.xs
-        self.points: list[Stream] = [
-            tape.transformed(entity, purpose, point.all_at) for point in curve.points
-        ]
+        key = tape.key(entity, purpose)
+        self._xs = curve.xs
+        self._n_points = len(curve.points)
+        self._streams = [Stream(key, point.all_at) for point in curve.points]
+        self._first = -BLOCK  # index of the first number of the blocks
+        self._blocks: list[Block | None] = []  # of each distribution that was asked for
         self.n_drawn = 0
 
     def at(self, index: int, x: float) -> int:
         """The cost of occasion ``index`` at ``x``, nanoseconds."""
-        points = self.points
-        if len(points) == 1:
-            return int(points[0].at(index))
-        xs = self.xs
-        i = bisect_right(xs, x)
-        if i == 0:
-            return int(points[0].at(index))
-        if i == len(xs):
-            return int(points[-1].at(index))
-        share = (x - xs[i - 1]) / (xs[i] - xs[i - 1])
-        left = points[i - 1].at(index)
-        return int(left + share * (points[i].at(index) - left))
+        i = index - self._first
+        if not 0 <= i < BLOCK:
+            self._first = index // BLOCK * BLOCK
+            self._blocks = [None] * self._n_points
+            i = index - self._first
+        blocks, xs = self._blocks, self._xs
+        k = bisect_right(xs, x)
+        if 0 < k < self._n_points:
+            share = (x - xs[k - 1]) / (xs[k] - xs[k - 1])
+            left = (blocks[k - 1] or self._block(k - 1))[i]
+            return int(left + share * ((blocks[k] or self._block(k))[i] - left))
+        if k:
+            k -= 1
+        return int((blocks[k] or self._block(k))[i])
+
+    def _block(self, k: int) -> Block:
+        numbers = self._blocks[k] = self._streams[k].block(self._first // BLOCK)
+        return numbers

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+import simpy
+
 from shmsim.sim.clock import Process, VirtualClock
 from shmsim.sim.contended import Lane, spin
 from shmsim.sim.device import Device
@@ -24,7 +26,7 @@ def meet(
     if thread is None:
         if end.found_ns() is None:
             spins_from_ns = max(device.soonest_end_ns(step) - guard_ns, env.now_ns)
-            end.arrival = env.event()
+            end.arrival = simpy.Event(env)
             yield end.arrival
             lane.emulation_ns += env.now_ns - spins_from_ns
         return
@@ -37,9 +39,11 @@ def meet(
             wake_ns = max(wake_ns + guard_ns, env.now_ns + _LOOK_AGAIN_NS) + late_ns
         if wake_ns > env.now_ns:
             thread.sleep()
-            yield env.timeout(wake_ns - env.now_ns)
+            if not env.goes_on_at(wake_ns):
+                yield simpy.Timeout(env, wake_ns - env.now_ns)
             thread.wake()
-            yield thread.run(0)
+            if not thread.ran(0):
+                yield thread.run(0)
         if not is_crowded:
             yield from spin(env, lane, end, FOREVER_NS, yields=False)
     lane.emulation_ns += thread.cpu_ns - before_ns

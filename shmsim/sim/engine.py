@@ -3,6 +3,7 @@
 from typing import Final
 
 from shmsim.config import RunConfig
+from shmsim.metrics import Summary, summarize
 from shmsim.profile import MachineProfile
 from shmsim.records import RunRecords
 from shmsim.wait import WaitPolicy
@@ -64,9 +65,7 @@ def simulate_with(
         If the policy does not compile and an engine was named that needs it to; with ``"auto"``
         such a policy runs in SimPy.
     """
-    name = choose(config, profile, engine)
-    if engine == "auto" and name != "simpy" and not compiles(policy):
-        name = "simpy"
+    name = _engine_of(config, policy, profile, engine)
     if name == "recurrence":
         from shmsim.sim.recurrence import UndecidedError, simulate_recurrence
 
@@ -75,8 +74,7 @@ def simulate_with(
         except UndecidedError:
             if engine != "auto":
                 raise
-            has_events = _reason("events", config, profile) is None
-            name = "events" if has_events else "simpy"
+            name = _instead_of_recurrence(config, profile)
     if name == "events":
         from shmsim.sim.events import simulate_events
 
@@ -84,6 +82,52 @@ def simulate_with(
     from shmsim.sim.run import simulate
 
     return simulate(config, policy, profile, replication)
+
+
+def summarize_with(
+    config: RunConfig,
+    policy: WaitPolicy,
+    profile: MachineProfile,
+    replication: int = 0,
+    engine: str = "auto",
+) -> Summary:
+    """The figures of `simulate_with`'s records, bit for bit, by compiled engines without rows.
+
+    For sliders: the first run of a policy class compiles, the others fly.
+
+    Parameters and errors are those of `simulate_with`. Of the laws, a compiled engine that keeps no
+    steps and waits is held to those that look at neither.
+    """
+    name = _engine_of(config, policy, profile, engine)
+    if name == "recurrence":
+        from shmsim.sim.recurrence import UndecidedError, run_many
+
+        try:
+            return run_many(config, [policy], profile, replication, threads=1)[0]
+        except UndecidedError:
+            if engine != "auto":
+                raise
+            name = _instead_of_recurrence(config, profile)
+    if name == "events":
+        from shmsim.sim.events import simulate_arrays
+
+        return simulate_arrays(config, policy, profile, replication).summary()
+    from shmsim.sim.run import simulate
+
+    return summarize(simulate(config, policy, profile, replication))
+
+
+def _engine_of(config: RunConfig, policy: WaitPolicy, profile: MachineProfile, engine: str) -> str:
+    """As `choose`, where nobody named an engine one that can run the policy as well."""
+    name = choose(config, profile, engine)
+    if engine == "auto" and name != "simpy" and not compiles(policy):
+        return "simpy"
+    return name
+
+
+def _instead_of_recurrence(config: RunConfig, profile: MachineProfile) -> str:
+    """Who takes a policy that the recurrence leaves undecided."""
+    return "events" if _reason("events", config, profile) is None else "simpy"
 
 
 def _reason(engine: str, config: RunConfig, profile: MachineProfile) -> str | None:

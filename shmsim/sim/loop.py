@@ -31,7 +31,7 @@ from shmsim.sim.draws import Draws
 from shmsim.sim.echo import meet
 from shmsim.sim.payload import Payloads
 from shmsim.sim.source import Message, Ring
-from shmsim.sim.waiter import DOZED, PARKED, Seen
+from shmsim.sim.waiter import DOZED, PARKED
 from shmsim.steptime import StepTimeLaw
 from shmsim.tape import Tape
 from shmsim.wait import (
@@ -119,8 +119,9 @@ class StepLoop:
         self.device_policy = device_policy
         self.tape = tape
         self.costs = profile.wait_costs(delay_price)
+        self.guard_ns = echo_guard_ns(self.costs)
         self.batcher = Batcher(workload, engine.max_sequences, engine.max_batched_tokens)
-        most = engine.calls_per_step * self._depth
+        most = engine.calls_per_step * engine.depth
         # A worker without a device keeps nobody waiting, so it can fall behind by any number.
         is_gated = engine.n_devices == engine.workers
         most_requests = most if is_gated else n_slots
@@ -137,8 +138,9 @@ class StepLoop:
             for i in range(n_replies)
         ]
         self.workers = [self._actor(f"worker{r}", WORKER_RECV) for r in range(engine.workers)]
+        self.n_devices = engine.n_devices
         self.device = Device(
-            self.env, step_time, tape.normal("device", "step"), engine.n_devices, self.box.slowdown
+            self.env, step_time, tape.normal("device", "step"), self.n_devices, self.box.slowdown
         )
         self.payloads = Payloads(payload, profile, slot_bytes, engine, self.device)
         self.steps: list[StepRow] = []
@@ -146,11 +148,6 @@ class StepLoop:
         self.idle_draws = Draws(profile, tape, f"{self.scheduler.name} idle")
         self.n_idles = 0
         self.end_draws = [Draws(profile, tape, f"{w.name} end") for w in self.workers]
-
-    @property
-    def _depth(self) -> int:
-        """How many batches may be in flight."""
-        return 2 if self.engine.scheduling == "async" else 1
 
     def _actor(self, name: str, kind: int) -> Actor:
         name = self.name + name
@@ -187,7 +184,7 @@ class StepLoop:
     def _scheduler(self) -> Process:
         actor, batcher = self.scheduler, self.batcher
         in_flight: deque[tuple[Batch, int, int]] = deque()
-        depth = self._depth
+        depth = self.engine.depth
         actor.wake()
         while not batcher.is_finished:
             batcher.admit(actor.now_ns)
@@ -245,9 +242,9 @@ class StepLoop:
         if is_last_in_flight and not waits_twice:  # who replies to the first call does so at once
             actor.learn()
         if waits_twice:
-            _, last = yield from self._receive_replies(0, batch, _SECOND_CALL_BYTES)
-            work_ns = draws.next("decode_reply", 0)
-            yield from self._read_reply(self.replies[-1], _SECOND_CALL_BYTES, last, work_ns)
+            _, work_ns = yield from self._receive_replies(0, batch, _SECOND_CALL_BYTES)
+            work_ns += draws.next("decode_reply", 0)
+            yield from self._read_reply(self.replies[-1], _SECOND_CALL_BYTES, work_ns)
             yield from self._send_second_call(batch)
             actor.learn()
         return batch, scheduled_ns, published_ns
@@ -258,34 +255,34 @@ class StepLoop:
         yield from self._publish_request(message, _SECOND_CALL_BYTES, work_ns)
 
     def _receive_replies(self, call: int, batch: Batch, n_bytes: int) -> Process:
-        """Wait for one rank after the other: the first reply, and how the last wait ended.
+        """Wait for one rank after the other: the first reply, and by how much the last wait slows.
 
         All but the last reply are read.
         """
         first: Message | None = None
-        last: Seen | None = None
+        slowness_ns = 0
         for rank, (ring, site) in enumerate(zip(self.replies, self.reply_sites, strict=True)):
-            if last is not None:
-                yield from self._read_reply(self.replies[rank - 1], n_bytes, last, 0)
-            message, last = yield from self.scheduler.receive(
+            if first is not None:
+                yield from self._read_reply(self.replies[rank - 1], n_bytes, slowness_ns)
+            message, slowness_ns = yield from self.scheduler.receive(
                 site, ring.inboxes[0], call, batch.step, batch, True
             )
             assert message.step == batch.step, "replies come in order"
             first = first or message
-        return first, last
+        return first, slowness_ns
 
-    def _read_reply(self, ring: Ring, n_bytes: int, seen: Seen, work_ns: int) -> Process:
-        return self.scheduler.read(ring, ring.inboxes[0], n_bytes, seen, work_ns)
+    def _read_reply(self, ring: Ring, n_bytes: int, work_ns: int) -> Process:
+        return self.scheduler.read(ring, ring.inboxes[0], n_bytes, work_ns)
 
     def _await_reply(self, batch: Batch, scheduled_ns: int, published_ns: int) -> Process:
         """Wait for the tokens of a step, and take them in."""
         actor, step = self.scheduler, batch.step
         n = batch.n_sequences
-        message, seen = yield from self._receive_replies(
+        message, work_ns = yield from self._receive_replies(
             self.engine.calls_per_step - 1, batch, _reply_bytes(n)
         )
         seen_ns = self.env.now_ns
-        work_ns = actor.draws.next("decode_reply", n) + actor.draws.next("complete", n)
+        work_ns += actor.draws.next("decode_reply", n) + actor.draws.next("complete", n)
         self.batcher.complete(batch, seen_ns)
         self.steps.append(
             StepRow(
@@ -301,7 +298,7 @@ class StepLoop:
             )
         )
         self.device.leave(step)
-        yield from self._read_reply(self.replies[-1], _reply_bytes(n), seen, work_ns)
+        yield from self._read_reply(self.replies[-1], _reply_bytes(n), work_ns)
 
     # The workers.
 
@@ -326,7 +323,7 @@ class StepLoop:
         step = 0
         actor.wake()
         while True:
-            message, seen = yield from actor.receive(site, inbox, 0, step, known, pending)
+            message, work_ns = yield from actor.receive(site, inbox, 0, step, known, pending)
             batch = message.batch
             if batch is None:
                 yield from actor.busy(0)
@@ -338,11 +335,11 @@ class StepLoop:
             n = batch.n_sequences
             draws = actor.draws
             if self.payloads.bytes_of(batch):
-                yield from self.payloads.read(actor, rank, self.requests, inbox, seen, batch)
+                yield from self.payloads.read(actor, rank, self.requests, inbox, batch, work_ns)
             else:
-                work_ns = draws.next("decode_request", n) + draws.next("launch")
-                yield from actor.read(self.requests, inbox, _request_bytes(n), seen, work_ns)
-            if rank < self.engine.n_devices:
+                work_ns += draws.next("decode_request", n) + draws.next("launch")
+                yield from actor.read(self.requests, inbox, _request_bytes(n), work_ns)
+            if rank < self.n_devices:
                 self.device.launch(batch)
             known, pending, step = batch, message.pending, batch.step + 1
             if two_calls:
@@ -355,9 +352,9 @@ class StepLoop:
                         _SECOND_CALL_BYTES,
                         work_ns,
                     )
-                second, seen = yield from actor.receive(site, inbox, 1, batch.step, known, True)
-                work_ns = draws.next("decode_request", 0)
-                yield from actor.read(self.requests, inbox, _SECOND_CALL_BYTES, seen, work_ns)
+                second, work_ns = yield from actor.receive(site, inbox, 1, batch.step, known, True)
+                work_ns += draws.next("decode_request", 0)
+                yield from actor.read(self.requests, inbox, _SECOND_CALL_BYTES, work_ns)
                 assert second.step == batch.step, "calls come in order"
             if is_async:
                 launched.put(batch)
@@ -378,10 +375,10 @@ class StepLoop:
         reply_slots, end_site = sites
         draws = actor.draws
         work_ns = 0
-        if rank < self.engine.n_devices:
+        if rank < self.n_devices:
             work_ns = yield from self._await_device(rank, actor, end_site, batch, lane)
         if rank < len(self.replies):
-            if rank < self.engine.n_devices:
+            if rank < self.n_devices:
                 work_ns += self.payloads.output_ns(draws)
             work_ns += draws.next("encode_reply", batch.n_sequences)
             message = Message(batch.step, 1, batch, True, 0)
@@ -399,9 +396,10 @@ class StepLoop:
         if end_site is None:
             yield from actor.busy(0, lane)
             rested_from_ns = self.env.now_ns
-            guard_ns = echo_guard_ns(self.costs)
             lane = lane or actor.lane
-            yield from meet(self.env, lane, self.device, batch.step, rank, guard_ns, actor.draws)
+            yield from meet(
+                self.env, lane, self.device, batch.step, rank, self.guard_ns, actor.draws
+            )
             rested_ns = self.env.now_ns - rested_from_ns
             lane.cold.rest(DOZED, rested_ns)
             draws = self.end_draws[rank]
@@ -409,8 +407,7 @@ class StepLoop:
             work_ns += actor.slowness(draws, batch.step, DOZED, rested_ns)
         else:
             end = self.device.end_of(batch.step, rank)
-            seen = yield from actor.await_source(end_site, end, 0, batch.step, batch, True, lane)
-            work_ns = seen.slowness_ns
+            work_ns = yield from actor.await_source(end_site, end, 0, batch.step, batch, True, lane)
         self.device.leave(batch.step)
         return work_ns
 

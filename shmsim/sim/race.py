@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shmsim.config import NamedPolicy, RunConfig
-from shmsim.metrics import Summary, summarize
+from shmsim.metrics import Summary
 from shmsim.profile import MachineProfile
-from shmsim.sim.engine import choose, simulate_with
+from shmsim.sim.engine import choose, summarize_with
 from shmsim.stats.compare import paired_difference
 from shmsim.stats.estimate import Estimate, Float64Array, mean_of_replications
 from shmsim.units import S
@@ -138,8 +138,7 @@ def _tapes(
         with suppress(UndecidedError, TypeError):
             return list(run_tapes(config, policies, profile, replications))
     return [
-        [summarize(simulate_with(config, policy, profile, i)) for policy in policies]
-        for i in replications
+        [summarize_with(config, policy, profile, i) for policy in policies] for i in replications
     ]
 
 

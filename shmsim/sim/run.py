@@ -112,8 +112,13 @@ def sign_and_check(
     policy: WaitPolicy,
     profile: MachineProfile,
     replication: int,
+    *,
+    has_steps: bool = True,
 ) -> None:
-    """Say in the records of each engine where they come from, and hold them to the laws."""
+    """Say in the records of each engine where they come from, and hold them to the laws.
+
+    Without steps and waits (``has_steps`` false) to those that look at neither.
+    """
     engine = config.engine
     # Beside its main thread a process may have one for replies, and one that carries rings.
     n_threads = (2 if engine.scheduling == "async" else 1) + (CARRYING in profile.costs)
@@ -129,11 +134,17 @@ def sign_and_check(
             n_workers=engine.workers,
             n_threads=n_threads,
             n_devices=engine.n_devices,
+            has_steps=has_steps,
         )
 
 
 def _device_policy(engine: EngineConfig) -> WaitPolicy | None:
     return parse_policy(engine.device_wait).policy if engine.device_wait else None
+
+
+def has_cores(cores: CoresConfig) -> bool:
+    """Whether threads share cores in the model; if not, each has one, of which nothing is known."""
+    return _schedule(cores) != AMPLE
 
 
 def _schedule(cores: CoresConfig) -> Schedule:

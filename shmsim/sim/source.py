@@ -2,8 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from shmsim.batching import Batch
 from shmsim.sim.clock import VirtualClock
@@ -34,41 +34,53 @@ class Source(ABC):
         Since when a thread on shared cores may be asleep on the doorbell; None: it is not.
     courier
         Carries the last ring from whoever rang, if that takes an I/O thread.
+    late_ns
+        How much later than alone the last ring reaches who sleeps: others are woken before.
     """
+
+    wait: "VirtualWait | None" = None
+    started_ns = 0
+    arrival: "simpy.Event | None" = None
+    spinner: "Thread | None" = None
+    armed_since_ns: int | None = None
+    courier: "Courier | None" = None
+    late_ns = 0
 
     def __init__(self, env: VirtualClock) -> None:
         """Nobody waits."""
         self.env = env
-        self.wait: VirtualWait | None = None
-        self.started_ns = 0
-        self.arrival: simpy.Event | None = None
-        self.spinner: Thread | None = None
-        self.armed_since_ns: int | None = None
-        self.courier: Courier | None = None
 
     @abstractmethod
     def found_ns(self) -> int | None:
         """Since when it is there; None while it is not."""
 
-    def announce(self, courier: "Courier | None" = None) -> tuple[int, int]:
-        """It is there now: end the wait; returns whether to ring (0, 1), and after what rest."""
-        self.courier = courier
-        n_armed = rested_ns = 0
+    def announce(self, courier: "Courier | None" = None) -> int | None:
+        """It is there now: end the wait; returns after what rest to ring, None: not to ring."""
+        rested_ns = self.take_flag()
+        self.tell(courier, 0)
+        return rested_ns
+
+    def take_flag(self) -> int | None:
+        """For how long whoever waits is armed now, None: it is not; nobody else rings for it."""
         if self.wait is not None:
-            armed_ns = self.wait.armed_for(self.env.now_ns - self.started_ns)
-            n_armed, rested_ns = int(armed_ns is not None), armed_ns or 0
-        elif self.armed_since_ns is not None:
-            rested_ns = self.env.now_ns - self.armed_since_ns
-            n_armed, self.armed_since_ns = 1, None
+            return self.wait.armed_for(self.env.now_ns - self.started_ns)
+        if self.armed_since_ns is None:
+            return None
+        rested_ns = self.env.now_ns - self.armed_since_ns
+        self.armed_since_ns = None
+        return rested_ns
+
+    def tell(self, courier: "Courier | None", late_ns: int) -> None:
+        """End the wait, which a ring may reach late."""
+        self.courier = courier
         if self.arrival is not None and not self.arrival.triggered:
+            self.late_ns = late_ns
             self.arrival.succeed(True)
         if self.spinner is not None:
             self.spinner.poke()
-        return n_armed, rested_ns if n_armed else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """What a slot holds."""
 
     step: int
@@ -105,14 +117,14 @@ class Slots(Source):
         """When the last slot came free."""
         return None if self._ring.is_full else self._freed_ns
 
-    def freed(self, courier: "Courier | None") -> tuple[int, int]:
-        """A slot has come free."""
+    def freed(self, courier: "Courier | None") -> int | None:
+        """A slot has come free; returns as `announce`."""
         self._freed_ns = self.env.now_ns
         return self.announce(courier)
 
 
 class Ring:
-    """Messages from one writer to its readers, visible at once."""
+    """Messages from one writer to its readers, visible to all at once."""
 
     def __init__(
         self, env: VirtualClock, n_readers: int, n_slots: int, most_in_flight: int
@@ -132,23 +144,49 @@ class Ring:
             return False
         return self.n_published - min(i.n_released for i in self.inboxes) >= self.n_slots
 
-    def publish(self, message: Message, courier: "Courier | None") -> tuple[int, int]:
-        """Make a message visible now; returns how many readers are armed, and how long at most."""
+    def publish(
+        self,
+        message: Message,
+        courier: "Courier | None",
+        further_ns: Callable[[int], int],
+    ) -> tuple[int, int]:
+        """Make a message visible now; returns how many readers are armed, and how long at most.
+
+        One wake-up call serves all, but it wakes them one after another, in the order of rank: each
+        armed reader is reached later than the one before it by what a further one costs.
+
+        Parameters
+        ----------
+        message, courier
+            What, and who carries the rings.
+        further_ns
+            What a further reader costs, by how long the one that rested longest did; asked where
+            several are armed.
+        """
         assert not self.is_full, "a full ring is waited for"
         self.n_published += 1
         n_armed = longest_ns = 0
+        armed = []
         for inbox in self.inboxes:
             inbox.messages.append(message)
-            armed, rested_ns = inbox.announce(courier)
-            n_armed += armed
-            longest_ns = max(longest_ns, rested_ns)
+            rested_ns = inbox.take_flag()
+            armed.append(rested_ns is not None)
+            if rested_ns is not None:
+                n_armed += 1
+                longest_ns = max(longest_ns, rested_ns)
+        each_ns = further_ns(longest_ns) if n_armed > 1 else 0
+        late_ns = 0
+        for inbox, is_armed in zip(self.inboxes, armed, strict=True):
+            inbox.tell(courier, late_ns)
+            if is_armed:
+                late_ns += each_ns
         return n_armed, longest_ns
 
-    def release(self, inbox: Inbox, courier: "Courier | None") -> tuple[int, int]:
-        """A reader has copied its message out; returns whether to ring for the writer."""
+    def release(self, inbox: Inbox, courier: "Courier | None") -> int | None:
+        """A reader has copied its message out; returns as `Source.announce`, for the writer."""
         was_full = self.is_full
         inbox.n_released += 1
-        return self.slots.freed(courier) if was_full and not self.is_full else (0, 0)
+        return self.slots.freed(courier) if was_full and not self.is_full else None
 
 
 class StepEnd(Source):

@@ -24,10 +24,9 @@ import pyarrow as pa
 
 from shmsim.config import RunConfig
 from shmsim.figures import figures_of
-from shmsim.metrics import Summary, summarize
 from shmsim.profile import MachineProfile
 from shmsim.sim.cluster import Cluster
-from shmsim.sim.engine import choose, compiles, simulate_with
+from shmsim.sim.engine import choose, compiles, summarize_with
 from shmsim.sources import Sources
 from shmsim.stats.estimate import mean_of_replications
 from shmsim.sweep.key import check_engine, model_files, point_key
@@ -42,29 +41,6 @@ _COMPILES_FROM_STEPS: Final = {"recurrence": 300_000, "events": 1_000_000}
 
 #: Told how many points are done, of how many that are known to be needed.
 Progress = Callable[[int, int], None]
-
-
-def predict(
-    config: RunConfig,
-    policy: WaitPolicy,
-    profile: MachineProfile,
-    replication: int = 0,
-    engine: str = "auto",
-) -> Summary:
-    """The figures of one run, for sliders: the first of a policy class compiles, the others fly.
-
-    Parameters are those of `shmsim.sim.engine.simulate_with`.
-    """
-    if choose(config, profile, engine) == "recurrence" and (engine != "auto" or compiles(policy)):
-        # With numba, which takes a second to load.
-        from shmsim.sim.recurrence import UndecidedError, run_many
-
-        try:
-            return run_many(config, [policy], profile, replication, threads=1)[0]
-        except UndecidedError:
-            if engine != "auto":
-                raise
-    return summarize(simulate_with(config, policy, profile, replication, engine))
 
 
 def sweep(
@@ -144,7 +120,9 @@ def _next_n(plan: SweepPlan, found: dict[Point, Figures], cell: int, n: int) -> 
 def _run_point(plan: SweepPlan, point: Point, engine: str) -> Figures:
     cell, policy = plan.cells[point.cell], plan.policies[point.policy]
     try:
-        summary = predict(cell.config, policy.policy, cell.profile, point.replication, engine)
+        summary = summarize_with(
+            cell.config, policy.policy, cell.profile, point.replication, engine
+        )
     except ValueError as error:
         raise ValueError(f"{cell.name} on {cell.profile_name}, {policy.name}: {error}") from None
     return figures_of(summary)

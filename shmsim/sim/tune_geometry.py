@@ -56,7 +56,7 @@ def _needed_arena(config: RunConfig, profile: MachineProfile) -> tuple[SlotClass
     """Slots for the bulk of one run; none if nothing of it is large enough, or it is too little."""
     payload = config.payload
     steps = simulate(config, config.policies[0].policy, profile).steps
-    copy = CopyTime.of(profile, payload.memory) if payload.memory != "none" else None
+    copy = CopyTime.of(profile, payload.memory) if payload.holds_slots else None
     payloads = payloads_of_steps(steps, payload, copy)
     n = payloads.of_at_least(payload.divert_bytes).n
     if n <= _NEEDED:

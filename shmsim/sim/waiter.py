@@ -26,8 +26,8 @@ class Seen(NamedTuple):
         As in `shmsim.wait.WaitOutcome`.
     resumed_from, rested_ns
         What it did last, `SPUN`, `PARKED`, `DOZED` or `REHEARSED`, and for how long it rested.
-    slowness_ns
-        Extra time of the work that follows; whose it is adds it.
+    late_ns
+        How much later the ring that ended it came than to a reader alone.
     """
 
     seen_after_ns: int
@@ -37,7 +37,15 @@ class Seen(NamedTuple):
     belled: bool
     resumed_from: str
     rested_ns: int
-    slowness_ns: int = 0
+    late_ns: int = 0
+
+
+def ring_delay_ns(late_ns: int, rested_ns: int, period_ns: int) -> int:
+    """How late a ring reaches who has rested so long and looks that often by itself (0: never).
+
+    Its own next look, if that comes first.
+    """
+    return min(late_ns, -rested_ns % period_ns) if period_ns else late_ns
 
 
 class VirtualWait:
@@ -85,8 +93,17 @@ class VirtualWait:
             return None
         return seen.rested_ns if seen.belled else after_ns - until_ns + seen.rested_ns
 
-    def see(self, published_after_ns: int) -> Seen:
-        """Find out when and how the waiter sees a publication at this instant."""
+    def see(self, published_after_ns: int, late_ns: int = 0) -> Seen:
+        """Find out when and how the waiter sees a publication at this instant.
+
+        Parameters
+        ----------
+        published_after_ns
+            The instant, from the start of the wait.
+        late_ns
+            How much later a ring reaches who sleeps on the doorbell. Whose timer ends before sees
+            the publication then.
+        """
         draws, index = self._draws, self._index
         cpu_ns = [0] * MAX_STAGES
         begin_ns = overshoot_ns = dozed_ns = 0
@@ -118,16 +135,25 @@ class VirtualWait:
                 cpu_ns[stage] = until_ns - begin_ns
                 begin_ns = until_ns
             elif kind in (DOZE, PARK):
-                if ends_here:
+                delay_ns = ring_delay_ns(late_ns, rested_ns, period_ns)
+                if until_ns >= FOREVER_NS or published_after_ns + delay_ns <= until_ns:
                     cpu_ns[stage] = draws.at("park_cpu", index, rested_ns)
                     if period_ns:
                         cpu_ns[stage] += (
                             rested_ns // period_ns * draws.at("doze_cpu", index, period_ns)
                         )
-                    seen_ns = published_after_ns + draws.at("wake_latency", index, rested_ns)
+                    latency_ns = draws.at("wake_latency", index, rested_ns)
                     return Seen(
-                        seen_ns, stage, StageCpu(*cpu_ns), overshoot_ns, True, PARKED, rested_ns
+                        published_after_ns + delay_ns + latency_ns,
+                        stage,
+                        StageCpu(*cpu_ns),
+                        overshoot_ns,
+                        True,
+                        PARKED,
+                        rested_ns,
+                        late_ns=delay_ns,
                     )
+                rested_ns = until_ns - begin_ns
                 overshoot_ns = self._overshoot_ns(rested_ns)
                 cpu_ns[stage] = draws.at("doze_cpu", index, rested_ns)
                 begin_ns, dozed_ns = until_ns + overshoot_ns, rested_ns

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import scipy
 
 from shmsim.stats.estimate import (
     CONFIDENCE,
@@ -11,6 +10,7 @@ from shmsim.stats.estimate import (
     Float64Array,
     Values,
     mean_of_replications,
+    student_quantile,
 )
 
 
@@ -64,7 +64,7 @@ def paired_ratio(
     above, below = float(first.mean()), float(second.mean())
     method = "paired replications, Fieller"
     ((v_above, v_both), (_, v_below)) = np.cov(first, second, ddof=1) / n
-    t2 = float(scipy.stats.t.ppf((1 + confidence) / 2, n - 1)) ** 2
+    t2 = student_quantile((1 + confidence) / 2, n - 1) ** 2
     a = below**2 - t2 * float(v_below)
     b = above * below - t2 * float(v_both)
     c = above**2 - t2 * float(v_above)

@@ -11,6 +11,7 @@ from shmsim.stats.estimate import CONFIDENCE, Estimate, Float64Array, Values
 _DRAWS: Final = 20_000
 _AT_ONCE: Final = 2_000_000  # numbers in memory
 _PIECES_PER_COMPARISON: Final = 3
+_FEW_BEYOND: Final = 20  # draws; fewer are no measure of how rare something is
 
 
 class Comparison(NamedTuple):
@@ -65,6 +66,8 @@ def against_reference(
     is drawn, under normality with the correlation found (Dunnett 1955 has it for equal variances;
     single step, as Westfall and Young 1993 have it for resampling). From few replications a
     correlation is known too badly for that: with fewer than three per comparison, Bonferroni.
+    Draws know no chance below one in their number, of which `holm` over a thousand comparisons
+    would leave nothing; so far out the p-value is Bonferroni's, which is nearly as small there.
 
     Parameters
     ----------
@@ -101,11 +104,14 @@ def against_reference(
         half = critical * error
         if error == 0:
             p_value = float(mean == 0)
-        elif len(greatest):
-            # Of N draws none more extreme is no proof of 0.
-            p_value = float((1 + (greatest >= abs(mean) / error).sum()) / (1 + len(greatest)))
         else:
-            p_value = min(1.0, 2 * len(varying) * float(scipy.stats.t.sf(abs(mean) / error, n - 1)))
+            t = abs(mean) / error
+            p_value = min(1.0, 2 * len(varying) * float(scipy.stats.t.sf(t, n - 1)))
+            n_beyond = int((greatest >= t).sum())
+            if len(greatest):
+                # Of N draws none more extreme is no proof of 0.
+                drawn = (1 + n_beyond) / (1 + len(greatest))
+                p_value = drawn if n_beyond >= _FEW_BEYOND else min(drawn, p_value)
         estimate = Estimate(mean, mean - half, mean + half, confidence, n, method, seed)
         found.append(Comparison(estimate, p_value))
     return found

@@ -35,6 +35,12 @@ class WarmUp(NamedTuple):
         said = f"warm-up (MSER-5): {self.n_cut} of {self.n} values cut"
         return f"{said}; not trustworthy: {self.caveat}" if self.caveat else said
 
+    def noted(self, estimate: Estimate) -> Estimate:
+        """An estimate from what was left: its method says what was cut, its caveat how surely."""
+        caveats = filter(None, (self.caveat and self.text(), estimate.caveat))
+        method = f"{estimate.method}, {self.n_cut} of {self.n} values cut (MSER-5)"
+        return estimate._replace(method=method, caveat="; ".join(caveats))
+
 
 def mser5(values: Values) -> WarmUp:
     """Find the warm-up of a run.
@@ -75,7 +81,8 @@ def steady_mean(
 ) -> tuple[Estimate, WarmUp]:
     """Steady-state mean of one run: warm-up cut by MSER-5, interval by batch means.
 
-    Parameters are those of `batch_means`, warm-up included.
+    Parameters are those of `batch_means`, warm-up included. The estimate's method says how much was
+    cut.
 
     Raises
     ------
@@ -85,5 +92,4 @@ def steady_mean(
     found = np.asarray(values, dtype=np.float64)
     warm_up = mser5(found)
     estimate = batch_means(found[warm_up.n_cut :], confidence=confidence, seed=seed)
-    caveats = filter(None, (warm_up.caveat and warm_up.text(), estimate.caveat))
-    return estimate._replace(caveat="; ".join(caveats)), warm_up
+    return warm_up.noted(estimate), warm_up

@@ -11,16 +11,16 @@ import hashlib
 import json
 import logging
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+
+from shmsim.whole import UNFINISHED, write_whole
 
 _log = logging.getLogger(__name__)
 
 _POINTS: Final = "points"
 _LOCK: Final = "lock"
-_UNFINISHED: Final = ".unfinished"
 
 Figures = dict[str, float]
 
@@ -58,12 +58,12 @@ class PointStore:
         path = self._path(key)
         content = {name: None if math.isnan(value) else value for name, value in figures.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
-        whole = {"key": key, "figures": content, "sha256": _checksum(key, content)}
-        write_whole(path, json.dumps(whole).encode())
+        point = {"key": key, "figures": content, "sha256": _checksum(key, content)}
+        write_whole(path, json.dumps(point), synced=True)
 
     def sweep_up(self) -> None:
         """Remove what writers that were killed have left; only while nobody writes."""
-        for path in self._folder.glob(f"*/*{_UNFINISHED}"):
+        for path in self._folder.glob(f"*/*{UNFINISHED}"):
             path.unlink()
 
     def _path(self, key: str) -> Path:
@@ -103,16 +103,6 @@ def only_one(folder: Path) -> Iterator[PointStore]:
         store = PointStore(folder)
         store.sweep_up()
         yield store
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all, also after a crash."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}{_UNFINISHED}")
-    with unfinished.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
 
 
 def _checksum(key: str, figures: dict[str, Any]) -> str:

@@ -14,7 +14,8 @@ from shmsim.stats.estimate import Estimate, Float64Array, mean_of_replications
 from shmsim.stats.multiplicity import Comparison, against_reference, holm
 from shmsim.sweep.key import engine_hash
 from shmsim.sweep.plan import Point, SweepPlan
-from shmsim.sweep.store import Figures, write_whole
+from shmsim.sweep.store import Figures
+from shmsim.whole import write_whole
 
 POINTS: Final = "points.parquet"
 ESTIMATES: Final = "estimates.parquet"
@@ -219,7 +220,7 @@ def write_tables(folder: Path, plan: SweepPlan, points: pa.Table) -> list[CellRe
         buffer = io.BytesIO()
         marked = table.replace_schema_metadata({"shmsim_engine": engine_hash()})
         pq.write_table(marked, buffer, compression="zstd")
-        write_whole(folder / name, buffer.getvalue())
+        write_whole(folder / name, buffer.getvalue(), synced=True)
     return found
 
 

@@ -43,9 +43,16 @@ def test_only_the_compiler_loads_numba():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["worker", "scheduler", "run", "gpu_check"])
+@pytest.mark.parametrize("module", ["worker", "scheduler", "run", "gpu_check.carry_out"])
 def test_only_a_device_that_computes_loads_torch(module):
     assert "torch" not in loaded_by(f"realrun.{module}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["child", "partner", "gpu_check.carry_out"])
+def test_what_runs_on_a_gpu_node_wants_numpy_and_zmq_and_no_other_library(module):
+    # scipy is taken where it is; tests/real/test_gpu_check_alone.py has none of the others.
+    assert loaded_by(f"realrun.{module}") & {*ENGINES, *HEAVY} <= {"numpy", "zmq", "scipy"}
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,14 @@ def command_of(line):
     return found[1], shlex.split(_BEHIND.split(found[2] or "")[0])
 
 
+def lines_of(block):
+    """The commands of a block, each on one line, as its language shows them."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    if block.language == "console":
+        return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
 def commands(name):
     """Every call of ours in the blocks of a page."""
     lines = (

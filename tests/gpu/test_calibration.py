@@ -7,9 +7,11 @@ from itertools import pairwise
 import pytest
 
 from realrun.calibrate_gpu import measure_gpu, wait_samples, with_gpu
+from realrun.cores import ANY
 from realrun.cuda.ends import KINDS
 from realrun.cuda.facts import link_facts, pci_address
 from realrun.cuda.parts import Reports, run_parts
+from realrun.gpu_check.judge import NEEDED
 from shmsim.inputs.measured_steps import read_measured_steps
 from shmsim.units import MS, US
 from tests.toy import toy_profile
@@ -18,6 +20,7 @@ torch = pytest.importorskip("torch", reason="the parts of a calibration need tor
 
 from realrun.cuda import calibrate, copies, pages, rests, steps  # noqa: E402 - they need torch
 from realrun.cuda.calls import single_calls  # noqa: E402
+from realrun.cuda.memory import shared_memory  # noqa: E402
 from realrun.cuda.sleep import cycles_per_ns  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -37,6 +40,11 @@ def few(monkeypatch):
     """Two sizes, each copied a few times."""
     monkeypatch.setattr(copies, "SIZES", (4096, 8 << 20))
     monkeypatch.setattr(copies, "_n_of", lambda _: 10)
+
+
+def test_shared_memory_is_to_the_gpu_what_the_hand_off_takes_it_for():
+    answers = shared_memory(quiet).facts
+    assert {name: answers[name] for name in NEEDED} == dict.fromkeys(NEEDED, True)
 
 
 def test_a_call_is_no_longer_than_its_copy_and_a_large_copy_takes_longer(few):
@@ -68,7 +76,7 @@ def test_registering_more_memory_is_no_cheaper(monkeypatch):
 
 def test_every_way_to_see_an_end_is_measured_and_none_is_early(monkeypatch):
     monkeypatch.setattr(rests, "RESTS", ((300 * US, 8), (1 * MS, 8)))
-    found = rests.rests(quiet).facts
+    found = rests.rests(ANY, quiet).facts
     assert found["not_observed"] == {}
     rows = found["rests"]
     assert {way for way, *_ in rows} == set(KINDS)
@@ -97,7 +105,7 @@ def test_steps_are_measured_by_batch_and_after_pauses(monkeypatch):
     monkeypatch.setattr(steps, "BATCHES", (1, 2))
     monkeypatch.setattr(steps, "GAPS", ((0, 5), (2 * MS, 5)))
     monkeypatch.setattr(steps, "_N", 25)
-    found = steps.steps_by_batch(quiet)
+    found = steps.steps_by_batch(ANY, quiet)
     samples = {(cost, x): values for cost, x, values in found.samples}
     for batch in (1.0, 2.0):
         took_ns = samples["device_step", batch]
@@ -111,10 +119,11 @@ def test_steps_are_measured_by_batch_and_after_pauses(monkeypatch):
 def test_more_room_for_context_costs_no_less(monkeypatch):
     monkeypatch.setattr(steps, "ROOMS", (256, 8192))
     monkeypatch.setattr(steps, "_N", 25)
-    small, large = steps.steps_by_room(quiet).facts["rooms"]
+    small, large = steps.steps_by_room(ANY, quiet).facts["rooms"]
     assert large["p50_ns"] > small["p50_ns"]
 
 
+@pytest.mark.quick
 def test_the_place_of_the_gpu_is_known():
     found = calibrate.facts(quiet).facts
     assert found["name"] == torch.cuda.get_device_name(0)
@@ -124,6 +133,7 @@ def test_the_place_of_the_gpu_is_known():
     assert link_facts(address)["pci_address"] == found["pci_address"]
 
 
+@pytest.mark.quick
 def test_a_kernel_takes_as_long_as_it_was_told():
     torch.cuda.synchronize()
     cycles = round(20 * MS * cycles_per_ns())

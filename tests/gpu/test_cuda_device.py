@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
+from realrun.cores import ANY
 from realrun.cuda.ends import KINDS
 from realrun.model.geometry import TINY
 from realrun.segment import Segment
@@ -36,7 +37,7 @@ def device_on(segment, policy=PRESETS["park"], **config) -> CudaDevice:
         return Waiter(*args, lambda _: None)
 
     asked = DeviceConfig(kind="cuda", max_len=MAX_LEN, **config)
-    return CudaDevice(segment, 0, 1, "none", N_ROWS, asked, TINY, 1, make_waiter)
+    return CudaDevice(segment, 0, 1, "none", N_ROWS, asked, TINY, 1, make_waiter, ANY)
 
 
 @pytest.mark.parametrize("memory", ["registered", "pinned", "pageable"])
@@ -54,7 +55,7 @@ def test_tokens_do_not_depend_on_how_ends_are_seen_and_inputs_copied(segment, ob
 
 
 @pytest.mark.parametrize("observe", KINDS)
-@pytest.mark.parametrize("name", ["spin", "park", "vllm-1s", "wake-ahead"])
+@pytest.mark.parametrize("name", ["spin", "park", "vllm-1s", "wake-ahead", "step-ahead-rehearsed"])
 def test_tokens_do_not_depend_on_the_policy_and_on_how_many_are_in_flight(segment, observe, name):
     first = device_on(segment, observe="sync")
     plain = served(first)
@@ -91,6 +92,7 @@ class Naps(NamedTuple):
         return self
 
 
+@pytest.mark.quick
 def test_the_stamp_of_an_end_does_not_depend_on_how_late_it_was_seen(segment):
     device = device_on(segment, Naps(), observe="write", sleep_ns=3 * MS)
     device.begin()
@@ -107,6 +109,7 @@ def test_the_stamp_of_an_end_does_not_depend_on_how_late_it_was_seen(segment):
     assert 2.5 * MS < sorted(durations)[N_STEPS // 2] < 3.5 * MS
 
 
+@pytest.mark.quick
 def test_a_gpu_without_registration_goes_on_with_slower_ways_and_says_why(segment, monkeypatch):
     from realrun.cuda import driver as driver_module
 

@@ -10,9 +10,10 @@ from itertools import product
 import pytest
 
 from realrun.run import RunFailed, make_spec, run_once
-from shmsim.config import DeviceConfig, RunConfig
+from shmsim.config import DeviceConfig, PayloadConfig, RunConfig
 from shmsim.laws import check_laws
 from shmsim.policies import PRESETS
+from shmsim.routing import SlotClass
 from shmsim.units import MS
 from shmsim.wait import DEVICE_DONE
 from tests.real.conftest import children, eventually
@@ -23,6 +24,8 @@ from tests.toy import toy_profile
 torch = pytest.importorskip("torch", reason="a device that computes needs torch")
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real, pytest.mark.timeout(300)]
+
+POLICIES = ("spin", "vllm-1s", "forks-2ms", "park", "wake-ahead", "step-ahead-rehearsed")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,7 +68,7 @@ def expected_crc(crc_of):
 
 @pytest.mark.parametrize(
     ("name", "scheduling"),
-    list(product(["spin", "vllm-1s", "forks-2ms", "park", "wake-ahead"], ["sync", "async"])),
+    list(product(POLICIES, ["sync", "async"])),
 )
 def test_the_tokens_do_not_depend_on_the_policy(name, scheduling, crc_of):
     records = run(on_gpu(scheduling=scheduling), PRESETS[name])
@@ -95,6 +98,20 @@ def test_the_records_say_what_the_device_was():
     assert device["kind"] == "cuda"
     assert device["name"] == torch.cuda.get_device_name(0)
     assert device["memory"] == "registered", device["not_registered"]
+
+
+@pytest.mark.parametrize("memory", ["registered", "pinned", "pageable"])
+@pytest.mark.parametrize("scheduling", ["sync", "async"])
+def test_bulk_comes_to_the_gpu_as_it_was_sent_and_every_slot_comes_back(memory, scheduling):
+    n_bytes = 4 << 20
+    payload = PayloadConfig(0, n_bytes, "all-shm", 1 << 20, (SlotClass(n_bytes, 4),), memory)
+    # Each step takes longer than its copy, behind which it stands.
+    of = replace(on_gpu(scheduling=scheduling, sleep_ns=2 * MS), payload=payload)
+    records = run(of)
+    bulk = records.meta["devices"][0]["bulk"]
+    assert bulk["memory"] == memory
+    assert bulk["digest"] == records.meta["bulk_digest"] > 0
+    assert records.processes[0].arena == records.processes[0].arena_released > 0
 
 
 def test_ranks_without_a_gpu_only_receive_and_are_labelled(expected_crc):

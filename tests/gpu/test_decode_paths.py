@@ -12,7 +12,7 @@ from realrun.cuda.graphs import DecodeGraphs, buckets_up_to  # noqa: E402 - it n
 from realrun.model.decoder import Decoder  # noqa: E402
 from realrun.model.weights import LayerWeights, Weights, random_weights  # noqa: E402
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.gpu, pytest.mark.quick, pytest.mark.timeout(300)]
 
 #: float32 on both sides; kernels add up in another order.
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}
@@ -30,9 +30,9 @@ def moved(weights: Weights, device, dtype) -> Weights:
     return weights._replace(embedding=embedding, layers=layers, last_norm=last, head=head)
 
 
-def decoder(device, dtype=torch.float32) -> Decoder:
+def decoder(device, dtype=torch.float32, **kernels) -> Decoder:
     weights = moved(random_weights(TINY, 1, "cpu", torch.float32), device, dtype)
-    return Decoder(TINY, weights, N_ROWS, MAX_LEN)
+    return Decoder(TINY, weights, N_ROWS, MAX_LEN, **kernels)
 
 
 def fill(decoder, device):
@@ -57,7 +57,12 @@ def test_prompts_and_steps_on_the_gpu_give_the_logits_of_the_cpu():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("bucket", buckets_up_to(N_ROWS))
 def test_a_graph_gives_the_logits_of_the_eager_step(bucket, dtype):
-    eager, graphed = decoder("cuda", dtype), decoder("cuda", dtype)
+    compare(bucket, dtype, "eager")
+
+
+def compare(bucket, dtype, kernels):
+    """Logits of a graph, of whatever kernels, and of the eager step without one."""
+    eager, graphed = decoder("cuda", dtype), decoder("cuda", dtype, kernels=kernels)
     positions = torch.zeros(N_ROWS, dtype=torch.int64, device="cuda")
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):

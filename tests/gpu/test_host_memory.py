@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from realrun.cuda.driver import driver
-from realrun.cuda.registration import Registration
+from realrun.cuda.registration import Registration, address_of
+from realrun.device.bulk import STRIDE, Bulk, Uploads, weight_of
 from realrun.layout import SegmentLayout
 from realrun.segment import Segment
 from shmsim.routing import ArenaPlan, SlotClass
@@ -14,10 +15,10 @@ from tests.real.handoffs import handoff, noise
 
 torch = pytest.importorskip("torch", reason="copies to a device need torch")
 
-from realrun.cuda.upload import MEMORIES, Uploader  # noqa: E402 - it needs torch
+from realrun.cuda.upload import MEMORIES, CudaLane, Uploader  # noqa: E402 - it needs torch
 from realrun.cuda.word import Word  # noqa: E402
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.gpu, pytest.mark.quick, pytest.mark.timeout(300)]
 
 N_BYTES = 8 << 20
 BUSY_CYCLES = 200_000_000  # about 100 ms
@@ -145,6 +146,14 @@ def arena(n_slots=2):
     return SegmentLayout(1, arena=ArenaPlan((SlotClass(N_BYTES, n_slots),), 1000))
 
 
+def uploader_for(ends, memory, stream):
+    mapping = ends.attached[0].memory
+    start = address_of(mapping)
+    lane = CudaLane(torch.device("cuda"), stream, N_BYTES)
+    shared = range(start, start + len(mapping))
+    return Uploader(lane, Uploads(memory, N_BYTES, 2), shared, pins=True)
+
+
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_bulk_of_a_message_arrives_on_the_gpu(memory):
     with handoff(arena()) as ends:
@@ -152,16 +161,19 @@ def test_bulk_of_a_message_arrives_on_the_gpu(memory):
         if memory == "registered":
             registration = Registration(driver(), ends.attached[0].memory)
             assert registration.is_registered
-        uploader = Uploader("cuda", memory, N_BYTES)
+        uploader = uploader_for(ends, memory, torch.cuda.current_stream())
+        digest = 0
         for n in range(6):
-            sent = torch.from_numpy(noise(N_BYTES - n))
+            sent = noise(N_BYTES - n)
             ends.sender.send(sent, n)
             received = ends.receivers[0].receive()
-            uploaded = uploader.upload(received, received.content)
+            uploaded = uploader.upload(Bulk(received.content, received.leases))
             del received
-            assert torch.equal(uploaded.tensor.cpu(), sent)
+            assert uploaded.tensor.cpu().numpy().tobytes() == sent.tobytes()
+            digest += weight_of(n) * int(sent.view("u1")[::STRIDE].sum())
             ends.receivers[0].learn()
         assert ends.sender.n_fallbacks == 0
+        assert uploader.facts()["digest"] == digest
         torch.cuda.synchronize()
         if registration is not None:
             registration.close()
@@ -171,25 +183,23 @@ def test_a_slot_is_held_until_the_copy_behind_a_busy_stream_has_landed():
     with handoff(arena(1)) as ends:
         registration = Registration(driver(), ends.attached[0].memory)
         stream = torch.cuda.Stream()
-        uploader = Uploader("cuda", "registered", N_BYTES, stream)
-        with torch.cuda.stream(stream):  # else the first allocation waits for the device
-            torch.empty(N_BYTES, dtype=torch.uint8, device="cuda")
-        sent = torch.from_numpy(noise(N_BYTES))
+        uploader = uploader_for(ends, "registered", stream)
+        sent = noise(N_BYTES)
         ends.sender.send(sent, 0)
         received = ends.receivers[0].receive()
         with torch.cuda.stream(stream):
             torch.cuda._sleep(BUSY_CYCLES)
         begun_ns = time.monotonic_ns()
-        uploaded = uploader.upload(received, received.content)
+        uploaded = uploader.upload(Bulk(received.content, received.leases))
         called_ns = time.monotonic_ns() - begun_ns
         is_landed = uploaded.landed.query()
         del received
         ends.receivers[0].learn()
         assert not is_landed, "the stream is busy for a tenth of a second"
         assert called_ns < 50_000_000, "the call returned before the kernel ended"
-        assert ends.sender._arena.free() == [0]
+        assert ends.sender.arena.free() == [0]
         stream.synchronize()
         ends.receivers[0].learn()
-        assert ends.sender._arena.free() == [1]
-        assert torch.equal(uploaded.tensor.cpu(), sent)
+        assert ends.sender.arena.free() == [1]
+        assert uploaded.tensor.cpu().numpy().tobytes() == sent.tobytes()
         registration.close()

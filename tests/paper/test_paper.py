@@ -2,7 +2,10 @@
 
 import doctest
 import json
+import re
 import shutil
+import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,14 +14,17 @@ from paper import wording
 from paper.build import build, check, generated
 from paper.document import Known, chosen, named, sources, unknown
 from paper.pictures import PICTURES, draw
-from paper.records import EXPERIMENTS, HERE, Records
+from paper.protocol import properties
+from paper.records import EXPERIMENTS, HERE, LOST, Records
+from paper.reproduce import page
 from paper.results import of_claim
-from paper.tables import TABLES
+from paper.tables import TABLES, learnt
 from paper.typeset import TypesetError, bibliography_faults, faults, is_there, typeset
 from shmsim.claims import Claim, write_claims
 
 PAGES = range(10, 13)
 AGAIN = "bring it up to date with: .venv/bin/python -m paper --no-pdf"
+REPLACED = tomllib.loads((HERE / "replaced.toml").read_text())
 needs_latex = pytest.mark.skipif(not is_there(), reason="latexmk and pdflatex are not installed")
 
 
@@ -43,8 +49,30 @@ def test_the_text_names_nothing_that_is_not_there(records):
 
 
 def test_every_table_and_picture_is_named_somewhere_in_the_text():
-    assert named(HERE, "usetable") == {*TABLES, "failed", "holding"}
+    assert named(HERE, "usetable") == {*TABLES, "protocol", "failed", "holding"}
     assert named(HERE, "usepicture") == set(PICTURES)
+
+
+def test_what_is_said_of_protocols_is_shown_by_tests_that_are_there():
+    folder = EXPERIMENTS.parent / "tests" / "protocol"
+    there = {path.name: path.read_text() for path in folder.glob("test_*.py")}
+    for each in properties():
+        assert each.shown_by
+        assert each.broken_in
+        for test in each.tests:
+            file, name = test.split("::")
+            assert f"def {name}(" in there[file], test
+
+
+def test_of_every_claim_that_fails_it_is_said_what_was_learnt(records):
+    failing = {name for name in records.sources if not all(c.holds for c in records.claims(name))}
+    assert failing <= set(learnt()), "say it in paper/learnt.toml"
+    assert set(learnt()) <= set(records.sources)
+
+
+def test_every_table_of_the_text_is_made():
+    for path in sources(HERE):
+        assert "begin{tabular}" not in path.read_text(), f"{path.name} has a table typed by hand"
 
 
 def test_whoever_is_cited_for_a_number_is_in_the_bibliography_and_in_the_text():
@@ -60,6 +88,35 @@ def test_whoever_is_cited_for_a_number_is_in_the_bibliography_and_in_the_text():
             assert f"cited/{line.strip('[]')}" in results
 
 
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_number_of_a_record_that_was_replaced_is_in_its_commit(name):
+    of = REPLACED[name]
+    assert f"replaced/{name}" in named(HERE, "result")
+    shown = subprocess.run(
+        ["git", "show", f"{of['commit']}:{of['file']}"],
+        cwd=HERE, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if shown.returncode:
+        pytest.skip("no history of the project here")
+    for words in of["words"]:
+        assert words in shown.stdout, words
+
+
+#: A measured quantity: a number with a decimal point, or a range, and its unit.
+MEASURED = re.compile(r"\d+\.\d+\\,(ms|s|\\%|\\textmu)|\d+ to \d+\\,(ms|s|\\%|\\textmu)")
+
+
+def test_what_was_measured_is_no_number_in_the_text():
+    allowed = {"1 to 20\\,ms", "1 to 100\\,ms"}  # of plans: step times
+    found = [
+        (path.name, match[0])
+        for path in sources(HERE)
+        for match in MEASURED.finditer(path.read_text())
+        if not match[0].startswith(tuple(allowed))
+    ]
+    assert found == []
+
+
 def test_the_text_says_nothing_of_whose_machine_it_was(records):
     made = "\n".join(generated(records).values())
     for name in records.sources:
@@ -68,8 +125,70 @@ def test_the_text_says_nothing_of_whose_machine_it_was(records):
 
 def test_every_record_that_is_listed_names_a_script_that_is_there(records):
     for source in records.sources.values():
-        script = source.command.split()[1]
-        assert (EXPERIMENTS.parent / script).is_file(), source.command
+        program, script = source.command.split()[:2]
+        if program == "python":
+            assert (EXPERIMENTS.parent / script).is_file(), source.command
+        else:
+            assert (program, script) in {("realrun", "vllm-ab"), ("realrun", "vllm-soak")}
+
+
+def test_one_command_runs_all_of_them_again(records):
+    done = subprocess.run(
+        ["make", "-n", "reproduce"],
+        cwd=EXPERIMENTS.parent, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "python experiments/run.py all" in done.stdout
+    for name, source in records.sources.items():
+        if source.command.startswith("python experiments/bench"):
+            assert source.command in done.stdout, name
+
+
+def test_every_file_of_claims_is_listed_so_that_none_that_fails_is_left_out(records):
+    found = {
+        str(path.relative_to(EXPERIMENTS))
+        for path in EXPERIMENTS.glob("*/results/*.json")
+        if "claims" in (stored := json.loads(path.read_text())) and "machine" in stored
+    }
+    assert found == {source.claims for source in records.sources.values()}
+    ids = [claim.id for name in records.sources for claim in records.claims(name)]
+    assert len(ids) == len(set(ids))
+
+
+def test_an_interval_is_never_printed_beside_its_value(records):
+    def told(text):
+        return float(text.replace("$-$", "-").replace("\\,", ""))
+
+    for name in records.sources:
+        for c in records.claims(name):
+            if c.low <= c.value <= c.high:
+                low, high = wording.interval(c.value, c.low, c.high, "ratio").split(" to ")
+                value = wording.quantity(c.value, "ratio")
+                assert told(low) <= told(value) <= told(high), c.id
+
+
+def test_the_map_says_of_a_record_which_code_made_it_and_when(records):
+    text = page(records)
+    origin = records.origins("08_oversubscription")[0]
+    assert f"`{origin.commit[:9]}` | {origin.started[:10]}" in text
+    edited = [name for name in records.sources if any(o.dirty for o in records.origins(name))]
+    assert text.count(", edited") == len(edited)
+
+
+def test_the_commit_that_made_a_record_is_in_the_history_or_the_map_says_that_it_is_lost(records):
+    made = {o.commit for name in records.sources for o in records.origins(name)}
+    assert made >= LOST, "a record was made again: take the old one's commit out of LOST"
+
+    def git(*arguments):
+        return subprocess.run(
+            ["git", *arguments], cwd=HERE, capture_output=True, text=True, check=False
+        )
+
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        pytest.skip("no whole history of the project here")
+    for commit in made:
+        # That git still knows it is not enough: it may hang on nothing, and be gone in a clone.
+        is_there = git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0
+        assert is_there != (commit in LOST), f"{commit}: run its record again from a clean checkout"
 
 
 def test_the_same_records_give_the_same_pictures_to_the_byte(tmp_path):

@@ -62,6 +62,19 @@ def worker(how: Depth, n_done: int = 0):
     return (worker, how, n_done + 1) if n_done + 1 < how.n_calls else None
 
 
+def reader(how: Depth, n_read: int = 0):
+    """The main thread of a worker with another one that replies."""
+    yield from take("request", n_read)
+    yield Op("store", "handed over", n_read + 1)
+    return (reader, how, n_read + 1) if n_read + 1 < how.n_calls else None
+
+
+def replier(how: Depth, n_done: int = 0):
+    yield Op("await", "handed over", n_done)
+    yield from send("reply", n_done, how.reply_slots)
+    return (replier, how, n_done + 1) if n_done + 1 < how.n_calls else None
+
+
 def stuck(how: Depth):
     return any(stuck_states((scheduler, how), (worker, how)))
 
@@ -92,6 +105,13 @@ def test_both_are_stuck_once_the_calls_in_flight_fill_both_rings_and_the_workers
         for in_flight in range(1, 10):
             filled = how._replace(in_flight=in_flight)
             assert stuck(filled) == (in_flight > filled.room()), filled
+
+
+def test_with_a_thread_that_replies_nobody_is_stuck_however_many_calls_are_in_flight():
+    for request_slots, reply_slots in product([1, 2], repeat=2):
+        for in_flight in range(1, 7):
+            how = Depth(in_flight, 6, request_slots, reply_slots)
+            assert not any(stuck_states((scheduler, how), (reader, how), (replier, how))), how
 
 
 def test_a_scheduler_that_leaves_replies_lying_until_all_calls_are_sent_gets_stuck():

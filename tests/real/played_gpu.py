@@ -15,9 +15,11 @@ import realrun.cuda.calibrate
 import realrun.cuda.calls
 import realrun.cuda.checks
 import realrun.cuda.copies
+import realrun.cuda.memory
 import realrun.cuda.pages
 import realrun.cuda.rests
 import realrun.cuda.sleep
+import realrun.cuda.upload
 import realrun.cuda.word
 import realrun.device.cuda
 from realrun.cuda.driver import DriverError
@@ -74,6 +76,8 @@ class Driver:
 
     def register(self, address, n_bytes):
         self._may("register")
+        if address in self.registered:
+            raise DriverError("register", 712)
         self.registered[address] = n_bytes
 
     def unregister(self, address):
@@ -119,15 +123,26 @@ class Graph:
         """Nothing was captured."""
 
 
+def _at_address(described, device):
+    """What a GPU takes for its memory, by its address."""
+    del device
+    about = described.__cuda_array_interface__
+    (n,) = about["shape"]
+    words = (ctypes.c_int64 * n).from_address(about["data"][0])
+    return torch.frombuffer(words, dtype=torch.int64)
+
+
 #: Whatever of the product asks torch about GPUs.
 MODULES = (
     realrun.cuda.calibrate,
     realrun.cuda.calls,
     realrun.cuda.checks,
     realrun.cuda.copies,
+    realrun.cuda.memory,
     realrun.cuda.pages,
     realrun.cuda.rests,
     realrun.cuda.sleep,
+    realrun.cuda.upload,
     realrun.cuda.word,
     realrun.device.cuda,
 )
@@ -154,10 +169,11 @@ def played_gpu():
         stream=lambda _: torch.no_grad(),
         _sleep=lambda cycles: time.sleep(cycles / 1e9),
     )
-    names = ("bfloat16", "int64", "uint8", "frombuffer", "__version__", "version")
+    names = ("bfloat16", "int64", "uint8", "frombuffer", "from_numpy", "__version__", "version")
     fake = SimpleNamespace(
         cuda=cuda, device=lambda *_: torch.device("cpu"), **{n: getattr(torch, n) for n in names}
     )
+    fake.as_tensor = _at_address
     # Without CUDA there is no memory to pin, and no device but the CPU.
     fake.zeros = lambda *a, pin_memory=False, device=None, **k: torch.zeros(*a, **k)
     fake.empty = lambda *a, pin_memory=False, device=None, **k: torch.empty(*a, **k)

@@ -17,12 +17,17 @@ DEFAULT_POLICY = WakeAhead()
 
 
 def config(
-    workers: int = 1, calls: int = 2, scheduling: str = "sync", step_ns: int = 500 * US, **workload
+    workers: int = 1,
+    calls: int = 2,
+    scheduling: str = "sync",
+    step_ns: int = 500 * US,
+    in_flight: int = 2,
+    **workload,
 ) -> RunConfig:
     """Four requests of twenty tokens, two at a time."""
     lengths = {"prompt_p50": 64, "prompt_p95": 64, "output_p50": N_TOKENS, "output_p95": N_TOKENS}
     return RunConfig(
-        engine=EngineConfig(workers=workers, calls_per_step=calls, scheduling=scheduling),
+        engine=EngineConfig(workers, calls, scheduling, batches_in_flight=in_flight),
         workload=WorkloadConfig(**({"requests": N_REQUESTS} | lengths | workload)),
         device=DeviceConfig(step_ns=step_ns, per_prefill_token_ns=0, jitter=0.1),
         seed=11,

@@ -92,7 +92,7 @@ def test_a_full_arena_is_a_fallback_that_is_counted_and_never_a_wait():
 def test_what_fits_no_class_falls_back_and_each_part_goes_to_the_smallest_that_holds_it():
     plan = ArenaPlan((SlotClass(SIZE, 2), SlotClass(2 * SIZE, 2)), SIZE // 2)
     with handoff(layout(plan=plan), BULK) as ends:
-        free = ends.sender._arena.free
+        free = ends.sender.arena.free
         for n_bytes, left in (
             (SIZE - 1, [1, 2]),
             (SIZE, [1, 2]),
@@ -210,7 +210,7 @@ def test_a_message_that_could_not_be_sent_gives_its_slots_back():
                 ends.sender.send([noise(SIZE), noise(SIZE), noise(SLOT_BYTES)], n)
             with pytest.raises(TypeError, match="cannot send"):
                 ends.sender.send([noise(SIZE), object()], n)
-        assert ends.sender._arena.free() == [SLOTS]
+        assert ends.sender.arena.free() == [SLOTS]
         for _ in range(5 * SLOTS):
             assert into_arena(ends)
 
@@ -224,11 +224,11 @@ def cut_the_stream(segment):
 def test_a_garbled_message_gives_its_slots_back():
     with handoff(layout(), BULK) as ends:
         ends.sender.send([noise(SIZE), noise(SIZE)], 0)
-        assert ends.sender._arena.free() == [SLOTS - 2]
+        assert ends.sender.arena.free() == [SLOTS - 2]
         cut_the_stream(ends.segment)
         with pytest.raises(BadMessage):
             ends.receivers[0].receive(timeout_ns=0)
-        assert ends.sender._arena.free() == [SLOTS]
+        assert ends.sender.arena.free() == [SLOTS]
 
 
 def test_a_message_has_no_leases_of_the_garbled_one_before_it():

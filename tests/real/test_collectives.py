@@ -50,6 +50,30 @@ def test_a_rank_that_is_missing_is_named_after_a_while(tmp_path):
     assert "GLOO_SOCKET_IFNAME" in error.splitlines()[-1]
 
 
+def test_what_nccl_calls_its_last_error_is_kept(tmp_path, monkeypatch):
+    import torch.distributed as dist
+
+    from realrun.model.collectives import join
+
+    said = (
+        "NCCL error in: NCCLUtils.cpp:94, unhandled cuda error, NCCL version 2.27.5\n"
+        "ncclUnhandledCudaError: Call to CUDA function failed.\n"
+        "Last error:\nCuda failure 2 'out of memory'\n"
+    )
+
+    def fail(*_, **__):
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(dist, "init_process_group", fail)
+    for name in ("GLOO_SOCKET_IFNAME", "TORCH_NCCL_ENABLE_MONITORING"):
+        monkeypatch.setenv(name, "lo")  # it would set them for good
+    monkeypatch.setenv("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", "1")
+    with pytest.raises(
+        RuntimeError, match=r"2\.27\.5; Last error: Cuda failure 2 'out of memory'; "
+    ):
+        join("nccl", 0, 2, tmp_path, "cpu", 1.0)
+
+
 def test_a_start_that_hangs_ends_its_process_and_says_where():
     code = (
         "from realrun.device.watchdog import within\nimport time\n"

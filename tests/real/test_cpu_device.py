@@ -30,13 +30,20 @@ def _children_find_the_policies():
         yield
 
 
-def on_cpu(workers=1, calls=2, scheduling="sync", doorbell="futex", **device) -> RunConfig:
+def on_cpu(
+    workers=1, calls=2, scheduling="sync", doorbell="futex", in_flight=2, **device
+) -> RunConfig:
     """The short run of this folder, computed."""
-    plain = config(workers, calls, scheduling)
+    plain = config(workers, calls, scheduling, in_flight=in_flight)
     engine = replace(plain.engine, max_sequences=4, max_batched_tokens=64)
     handoff = replace(plain.handoff, doorbell=doorbell)
     computed = DeviceConfig(**({"kind": "cpu", "max_len": 128} | device))
     return replace(plain, engine=engine, device=computed, handoff=handoff)
+
+
+def waited_for(of: RunConfig, policy: str) -> RunConfig:
+    """The run with a policy named by which workers wait for the device, as the model asks."""
+    return replace(of, engine=replace(of.engine, device_wait=policy))
 
 
 def run(of: RunConfig, policy=PRESETS["park"]):
@@ -55,9 +62,15 @@ def expected_crc():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["spin", "vllm-1s", "forks-2ms", "hybrid-half", "wake-ahead"])
-def test_the_tokens_do_not_depend_on_the_policy(name, expected_crc):
-    records = run(on_cpu(), PRESETS[name])
+@pytest.mark.parametrize(
+    ("name", "scheduling"),
+    [
+        *product(["spin", "vllm-1s", "forks-2ms", "hybrid-half", "wake-ahead"], ["sync"]),
+        *product(["step-ahead-rehearsed"], ["sync", "async"]),  # which is judged on GPUs
+    ],
+)
+def test_the_tokens_do_not_depend_on_the_policy(name, scheduling, expected_crc):
+    records = run(on_cpu(scheduling=scheduling), PRESETS[name])
     assert records.meta["tokens_crc32"] == expected_crc
     assert [len(request.token_ns) for request in records.requests] == [N_TOKENS] * N_REQUESTS
 
@@ -68,6 +81,13 @@ def test_two_ranks_and_two_batches_in_flight_say_what_one_says(workers, scheduli
     assert records.meta["tokens_crc32"] == expected_crc
     assert [device["kind"] for device in records.meta["devices"]] == ["cpu"] * workers
     assert records.meta["emulated"] is False
+
+
+def test_more_batches_in_flight_than_an_end_ring_had_slots_say_what_one_says(expected_crc):
+    """The next token of a sequence is asked for before the last one is known; its device knows."""
+    records = run(on_cpu(scheduling="async", in_flight=9))
+    assert records.meta["tokens_crc32"] == expected_crc
+    assert records.steps[8].scheduled_ns < records.steps[0].seen_ns
 
 
 def test_other_weights_say_something_else(expected_crc):
@@ -114,7 +134,7 @@ def test_a_step_that_sleeps_takes_as_long_as_it_says_and_the_model_knows():
     records = run(asleep)
     for step in records.steps:
         assert step.done_ns - step.launched_ns >= 3 * MS
-    modelled = simulate(asleep, PRESETS["park"], toy_profile())
+    modelled = simulate(waited_for(asleep, "park"), PRESETS["park"], toy_profile())
     assert len(modelled.steps) == len(records.steps)
     assert np.mean([s.done_ns - s.launched_ns for s in modelled.steps]) == 3 * MS
 
@@ -133,8 +153,7 @@ def test_model_and_machine_wait_for_a_device_in_one_way():
     asleep = on_cpu(sleep_ns=1 * MS)
     with pytest.raises(ValueError, match=r"engine\.device_wait is empty"):
         predict(asleep, PRESETS["spin"], toy_profile(), 0)
-    named = replace(asleep, engine=replace(asleep.engine, device_wait="park"))
-    records = predict(named, PRESETS["spin"], toy_profile(), 0)
+    records = predict(waited_for(asleep, "park"), PRESETS["spin"], toy_profile(), 0)
     assert {w.stage_kind for w in records.waits if w.site == DEVICE_DONE} <= {5, -1}
 
 
@@ -152,7 +171,7 @@ def test_ranks_add_up_by_what_their_devices_can(workers, devices, kind, collecti
 
 def test_the_model_asks_for_the_step_time_of_what_is_computed():
     with pytest.raises(ValueError, match=r"computes its steps, .* 'realrun run --steps"):
-        simulate(on_cpu(), PRESETS["spin"], toy_profile())
+        simulate(waited_for(on_cpu(), "spin"), PRESETS["spin"], toy_profile())
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The decoder that devices compute: one arithmetic, whatever the way it is cut up."""
 
+import shutil
 import threading
 
 import pytest
@@ -147,6 +148,28 @@ def test_what_is_said_differs_from_step_to_step():
         chatty.decode(torch.tensor([5 + step]))
         said.append(chatty.tokens[0].item())
     assert len(set(said)) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # it compiles, a minute and more on a crowded box
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of its own
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
+def test_compiled_kernels_give_the_logits_of_eager_ones():
+    weights = random_weights(QWEN, 1, "cpu", torch.float32)
+    eager = Decoder(QWEN, weights, 3, 64)
+    fused = Decoder(QWEN, weights, 3, 64, kernels="compiled")
+    fused.prepare()
+    assert not fused.tokens.any(), "that leaves no trace"
+    for each in (eager, fused):
+        each.prefill(0, prompt(5), 0)
+        each.prefill(1, prompt(3, "request-2"), 0)
+    for step in range(4):
+        for rows in ([5], [6, 3], [7, 4, eager.idle]):
+            positions = torch.tensor([at if at == eager.idle else at + 3 * step for at in rows])
+            n = min(len(rows), 2)
+            expected, found = eager.decode(positions)[:n], fused.decode(positions)[:n]
+            torch.testing.assert_close(found, expected, **CLOSE)
+        assert eager.tokens.tolist() == fused.tokens.tolist()
 
 
 class Meeting:

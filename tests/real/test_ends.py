@@ -4,13 +4,17 @@ The GPU is played by a thread that moves the word or lets an event come to pass;
 show is in tests/gpu.
 """
 
+import os
+import sys
 import threading
 import time
 
 import pytest
 
+from realrun.cores import ANY
 from realrun.cuda.ends import BY_GPU, KINDS, Ends, deafened
 from realrun.layout import SegmentLayout
+from realrun.native import IMPLEMENTATION
 from realrun.segment import Segment
 from realrun.waiter import Known, Waiter
 from realrun.waiting import Stopped
@@ -55,14 +59,19 @@ class TimedEvent:
             pass
 
 
+def seen_ns_of(ended):
+    """Nobody else knows when it came to pass."""
+    return ended.seen_ns
+
+
 class FakeGpu:
     """Ends steps at instants, as a GPU would in this way of observing it."""
 
-    def __init__(self, segment, kind):
+    def __init__(self, segment, kind, core=ANY):
         self._segment = segment
         self._ring = segment.layout.ends[0]
         self._kind = kind
-        self.ends = Ends(segment, self._ring, kind, lambda ended: ended.seen_ns, lambda: None)
+        self.ends = Ends(segment, self._ring, kind, seen_ns_of, lambda: None, core)
         self.done_ns = {}
         self._writing = []
 
@@ -189,3 +198,73 @@ def test_somebody_is_asked_to_ring_only_where_a_sleep_has_no_end(plan, stage):
     if stage < 4:
         assert before[: 3 * stage] == deaf[: 3 * stage]
         assert max(before[1::3]) < FOREVER_NS, "what comes before it has an end"
+
+
+def test_the_thread_that_waits_in_the_driver_stays_where_it_was_told(monkeypatch):
+    stayed = []
+
+    def stay(_, cores):
+        stayed.append((threading.current_thread().name, cores))
+
+    monkeypatch.setattr(os, "sched_setaffinity", stay)
+    with Segment.create(SegmentLayout(1, n_devices=1)) as segment:
+        for core in (3, ANY):
+            FakeGpu(segment, "blocking", core).close()
+    assert stayed == [("device bell", {3})]
+
+
+class AskedEvent:
+    """An event that comes to pass when a thread beside has got somewhere, or it is asked for long.
+
+    Asking keeps the GIL, as torch's does.
+    """
+
+    def __init__(self, is_there):
+        self._is_there = is_there
+        self.n_asked = 0
+
+    def query(self):
+        self.n_asked += 1
+        return self._is_there() or self.n_asked > 100_000
+
+
+@pytest.mark.skipif(IMPLEMENTATION != "native", reason="in Python every wait keeps the GIL")
+@pytest.mark.parametrize("kind", [SPIN, YIELD])
+def test_who_asks_again_and_again_lets_other_threads_of_its_process_run(kind):
+    done = []
+
+    def launch():
+        for _ in range(20):
+            time.sleep(50e-6)  # gives the GIL up, as every launch does, and wants it back
+            done.append(1)
+
+    with Segment.create(SegmentLayout(1, n_devices=1)) as segment:
+        gpu = FakeGpu(segment, "query")
+        event = AskedEvent(lambda: len(done) == 20)
+        gpu.ends.prepare(1)
+        gpu.ends.expect(1, event)
+        launching = threading.Thread(target=launch)
+        # Nobody is made to give it up.
+        switches_every_s = sys.getswitchinterval()
+        sys.setswitchinterval(1000.0)
+        try:
+            launching.start()
+            gpu.ends.receive(tuple(n for s in only(kind) for n in s), lambda: None, None)
+            assert len(done) == 20, f"after {event.n_asked} questions"
+        finally:
+            sys.setswitchinterval(switches_every_s)
+        launching.join()
+        gpu.close()
+
+
+def test_who_asks_is_stopped_between_two_questions():
+    with Segment.create(SegmentLayout(1, n_devices=1)) as segment:
+        gpu = FakeGpu(segment, "query")
+        gpu.ends.prepare(1)
+        gpu.ends.expect(1, TimedEvent(time.monotonic_ns() + 60_000 * MS))
+        stop = threading.Timer(0.05, segment.stop)
+        stop.start()
+        with pytest.raises(Stopped):
+            gpu.ends.receive(tuple(n for s in only(SPIN) for n in s), lambda: None, None)
+        stop.join()
+        gpu.close()

@@ -1,5 +1,6 @@
 """Every experiment in little, by its command: it runs to its end and stores what can be read."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -69,6 +70,10 @@ def test_an_experiment_runs_in_little_and_stores_a_record(name, read_record, tmp
     n_ran = sum(row.content is not None for row in record.rows)
     assert n_ran > 0 or name == "13_gpu_nodes", [row.skipped for row in record.rows]
     assert all(claim.n > 0 for claim in read_claims(tmp_path / "out" / "claims.json"))
+    if name == "10_model_against_machine":  # the leaderboard's, made while the waits are there
+        bundles = [json.loads(p.read_text()) for p in (tmp_path / "out").glob("*/bundle.json")]
+        assert len(bundles) == n_ran
+        assert all(b["waits"].get("L2_ns", 0) > 0 for b in bundles), bundles[0]["waits"]
     # It came to its end, so that the next one measures anew.
     assert not list((tmp_path / "runs").glob("**/cells"))
 
@@ -104,3 +109,23 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_nothing_else(read_record, tmp_path
         assert done.items() <= now.items(), "a finished cell was run again"
         assert process.wait(timeout=300) == 0
     assert read_record(tmp_path / "out" / "record.json").experiment == "07_lost_wakeups"
+
+
+def test_gpu_nodes_can_be_tried_without_a_gpu_and_are_labelled(read_record, tmp_path):
+    plan = (EXPERIMENTS / "13_gpu_nodes" / "config.toml").read_text()
+    for old, new in (
+        ('kind = "cuda"', 'kind = "echo"'),
+        ('profile = ""', 'profile = "vm-2cpu"'),
+        ('policies = ["spin", ', 'policies = ["spin"] # '),
+    ):
+        assert plan.count(old) == 1
+        plan = plan.replace(old, new)
+    (tmp_path / "config.toml").write_text(plan)
+    command = [sys.executable, str(EXPERIMENTS / "run.py"), "13", "--quick"]
+    command += ["--config", str(tmp_path / "config.toml"), "--out", str(tmp_path / "out")]
+    subprocess.run(command, check=True, capture_output=True, timeout=300, cwd=tmp_path)
+    of_gpus, block = read_record(tmp_path / "out" / "record.json").rows
+    assert of_gpus.world == block.world == "emulated"
+    assert [row["is_policy"] for row in block.content["rows"]] == [False, True, True, False]
+    assert block.content["emulated"]
+    assert read_claims(tmp_path / "out" / "claims.json") == []

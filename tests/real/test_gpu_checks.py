@@ -79,6 +79,9 @@ def test_a_gpu_that_somebody_computes_on_is_refused_and_one_that_has_just_finish
 
 
 def test_where_nobody_can_tell_nobody_is_refused(gpus, monkeypatch, tmp_path):
+    for nothing in ("[N/A]", "[Not Supported]", "[Unknown Error]"):
+        smi(monkeypatch, tmp_path, nothing)
+        check_idle(0)
     monkeypatch.setenv("PATH", str(tmp_path))
     check_idle(0)
     assert clocks(0) == {}

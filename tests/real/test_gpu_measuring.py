@@ -18,10 +18,13 @@ print("a library says something")
 """
 
 
-def run(script, limit_s=30.0):
+def run(script, limit_s=30.0, log=None):
     doing = []
-    command = [sys.executable, "-c", script]
-    reported = run_measuring(command, {"SEEN": "2"}, lambda *told: doing.append(told), limit_s)
+
+    def note(*told):
+        doing.append(told)
+
+    reported = run_measuring([sys.executable, "-c", script], {"SEEN": "2"}, note, limit_s, log)
     return reported, doing
 
 
@@ -56,6 +59,27 @@ def test_a_process_that_hangs_is_killed_and_what_it_had_measured_is_kept():
 def test_a_gpu_that_cannot_be_measured_at_all_is_an_error_with_its_reason(script, message):
     with pytest.raises(RuntimeError, match=message):
         run(script, limit_s=1.0 if "sleep" in script else 30.0)
+
+
+ERROR = """
+raise RuntimeError("CUDA error: an illegal memory access was encountered\\n"
+    "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.")
+"""
+
+
+def test_an_error_of_several_lines_is_quoted_by_its_cause_and_kept_whole(tmp_path):
+    log = tmp_path / "gpu.log"
+    cause = "RuntimeError: CUDA error: an illegal memory access was encountered"
+    kept = f"; all that was said is in {log}"
+    (_, copies), _ = run(REPORTS + ERROR, log=log)
+    assert copies.reason == f"it ended with 1: {cause}{kept}"
+    assert "TORCH_USE_CUDA_DSA" in log.read_text()
+    with pytest.raises(RuntimeError, match="cannot be used") as failed:
+        run(ERROR, log=log)
+    assert str(failed.value) == f"the GPU cannot be used: {cause}{kept}"
+    slow = "import sys, time; print('loading', file=sys.stderr, flush=True); time.sleep(1000)"
+    with pytest.raises(RuntimeError, match=r"no end after 2 s: loading; all that was said"):
+        run(slow, limit_s=2.0, log=log)
 
 
 def test_a_gpu_that_is_not_visible_starts_nothing(monkeypatch):

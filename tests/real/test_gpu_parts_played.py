@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from realrun.calibrate_gpu import run_measuring, wait_samples, with_gpu
+from realrun.cores import ANY
 from realrun.cuda.ends import KINDS
 from realrun.cuda.parts import Reports, run_parts
 from realrun.model.geometry import TINY
@@ -19,7 +20,7 @@ from tests.toy import toy_profile
 
 pytest.importorskip("torch", reason="the parts of a calibration need torch")
 
-from realrun.cuda import calibrate, calls, copies, pages, rests, steps
+from realrun.cuda import calibrate, calls, copies, memory, pages, rests, steps
 from tests.real.played_gpu import played_gpu
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
@@ -70,7 +71,7 @@ def test_without_registration_the_other_memories_are_measured_and_the_reason_is_
 
 
 def test_waits_are_measured_in_every_way(driver):
-    found = rests.rests(quiet).facts
+    found = rests.rests(ANY, quiet).facts
     assert found["not_observed"] == {}
     assert [row[0] for row in found["rests"]] == [way for way in KINDS for _ in range(7)]
     assert all(len(waits) == 2 for *_, waits in found["rests"])
@@ -87,7 +88,7 @@ def test_a_way_that_cannot_be_had_has_its_reason_and_the_others_are_measured(
     driver, refused, missing
 ):
     driver.refuses.add(refused)
-    found = rests.rests(quiet).facts
+    found = rests.rests(ANY, quiet).facts
     assert found["not_observed"].keys() == missing
     assert all("error 801" in reason for reason in found["not_observed"].values())
     assert {row[0] for row in found["rests"]} == set(KINDS) - missing
@@ -110,12 +111,28 @@ def test_single_calls_are_measured_and_a_word_that_cannot_be_written_is_told(dri
     assert driver.registered == {}
 
 
+def test_what_shared_memory_is_to_the_gpu_is_answered_by_a_yes_or_a_reason(driver):
+    found = memory.shared_memory(quiet).facts
+    assert {name for name, answer in found.items() if answer is True} >= {
+        *("same_pointer", "second_registration", "array_interface"),
+    }
+    # What is played is not page-locked, and does what it captures at once.
+    assert found["views_pinned"] == "base is not, slice is not, from numpy is not"
+    assert found["graph_write"] == found["graph_copy"] == "1 when captured, 1 when replayed"
+    assert driver.registered == {}
+    driver.refuses.add("write")
+    assert "error 801" in memory.shared_memory(quiet).facts["graph_write"]
+    driver.refuses.add("register")
+    refused = memory.shared_memory(quiet).facts
+    assert refused.keys() == {"futex_waitv", "not_registered"}
+
+
 @pytest.mark.slow
 def test_all_parts_together_make_a_profile_that_is_read_back(driver, tmp_path):
     reports = Reports(lambda *_: None)
-    run_parts(calibrate.PARTS, 1000.0, reports.take)
+    run_parts(calibrate.parts(ANY), 1000.0, reports.take)
     assert [(each.name, each.reason) for each in reports.reported] == [
-        (part.name, "") for part in calibrate.PARTS
+        (part.name, "") for part in calibrate.parts(ANY)
     ]
     profile = with_gpu(toy_profile(), reports.reported)
     profile.write(tmp_path / "profile.json")
@@ -136,17 +153,30 @@ from shmsim.units import MS, US
 from tests.real.played_gpu import played_gpu
 copies.SIZES, copies._BUSY_NS, copies._n_of = (8, 4096), 1 * MS, lambda _: 4
 pages.SIZES, rests.RESTS = (1 << 16,), ((100 * US, 2), (300 * US, 2))
-calibrate.PARTS = tuple(p for p in calibrate.PARTS if p.name in ("copies", "rests", "rooms"))
-sys.argv = ["calibrate", "25", "-1"]
+all_parts = calibrate.parts
+def few(beside):
+    return tuple(p for p in all_parts(beside) if p.name in ("copies", "rests", "rooms"))
+calibrate.parts = few
+sys.argv = ["calibrate", "25", CORE]
 with played_gpu():
     calibrate.main()
+"""
+#: Tells which thread stays on which core, and when the context is made, as what it is doing.
+ON_THREE_CORES = """
+import json, os, threading
+import realrun.cores
+def tell(what):  # in one piece, beside what another thread prints
+    os.write(1, (json.dumps({"doing": what, "share": 0.0}) + "\\n").encode())
+os.sched_setaffinity = lambda _, on: tell(f"{threading.current_thread().name} on {sorted(on)}")
+realrun.cores.spread_cores = lambda: [0, 1, 2]
+CORE = "1"
 """
 
 
 @pytest.mark.slow
 def test_a_process_reports_line_by_line_what_it_measured_and_what_it_had_no_time_for():
     doing = []
-    command = [sys.executable, "-c", LITTLE]
+    command = [sys.executable, "-c", 'CORE = "-1"' + LITTLE]
     reported = run_measuring(command, {"PYTHONPATH": str(ROOT)}, lambda *d: doing.append(d), 50.0)
     copied, waited, rooms = reported
     assert copied.reason == waited.reason == ""
@@ -156,3 +186,28 @@ def test_a_process_reports_line_by_line_what_it_measured_and_what_it_had_no_time
     labels = [label for label, _ in doing]
     assert labels[0] == "copies: begins"
     assert "rests: write, park for 300 us" in labels
+
+
+MADE = """
+real_zeros = calibrate.torch.zeros
+calibrate.torch.zeros = lambda *a, **k: (tell("context"), real_zeros(*a, **k))[1]
+"""
+
+
+@pytest.mark.slow
+def test_who_waits_in_the_driver_has_not_the_core_of_who_waits_for_it():
+    doing = []
+    script = ON_THREE_CORES + LITTLE.replace("    calibrate.main()", indented(MADE))
+    command = [sys.executable, "-c", script + "    calibrate.main()\n"]
+    run_measuring(command, {"PYTHONPATH": str(ROOT)}, lambda what, _: doing.append(what), 50.0)
+    stays = [what for what in doing if " on [" in what]
+    # A bell for each kind of plan that there was time for.
+    assert stays[0] == "MainThread on [1]"
+    assert set(stays[1:]) == {"device bell on [2]"}
+    # Threads that the context started by then are where the kernel puts them.
+    assert doing.index("context") < doing.index(stays[0])
+
+
+def indented(text):
+    """As the body of a block."""
+    return "".join(f"    {line}\n" for line in text.strip().splitlines())

@@ -4,29 +4,24 @@ import json
 import signal
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from tests.real.conftest import eventually
-from tests.real.runs import ROOT
+from tests.scripts import EXPERIMENTS, imported
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
 
-FOLDER = ROOT / "experiments" / "08_oversubscription"
-MODULES = ("contention", "facts", "findings", "quota")
+FOLDER = EXPERIMENTS / "08_oversubscription"
 WORK_NS = 20_000
 
 
 @pytest.fixture(scope="module", autouse=True)
 def experiment():
-    """The modules of the experiment by name; a script's folder is no package."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(FOLDER)
-        yield {name: import_module(name) for name in MODULES}
-        for name in MODULES:
-            sys.modules.pop(name, None)
+    """The modules of the experiment by name."""
+    with imported([FOLDER], "contention", "facts", "findings", "quota") as modules:
+        yield modules
 
 
 # Threads that share cores.
@@ -39,6 +34,12 @@ def tools(experiment):
             yield tools
     except experiment["contention"].CannotMeasureError as error:
         pytest.skip(str(error))
+
+
+def test_what_has_no_end_on_a_busy_box_is_said_and_no_traceback(tools, experiment, monkeypatch):
+    monkeypatch.setattr(experiment["contention"], "_GRACE_S", -0.19)
+    with pytest.raises(RuntimeError, match=r"too busy: 'ring spin 2 20000 0\.2' wants 0\.2 s"):
+        tools.ring("spin", 2, WORK_NS, 0.2)
 
 
 @pytest.mark.parametrize("n_threads", [2, 3])

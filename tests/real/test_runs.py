@@ -190,7 +190,7 @@ def names(workers: int) -> list[str]:
         {"engine": {"device_wait": "spin"}},
         {"engine": {"workers": 2, "devices": 1}},
         {"cores": {"engines": 2}},
-        {"payload": {"bytes_per_step": 9}},
+        {"payload": {"output_bytes": 9}},
     ],
     ids=["device-wait", "devices", "engines", "payload"],
 )

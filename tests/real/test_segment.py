@@ -161,6 +161,12 @@ def test_geometry_that_cannot_work_is_refused_by_name(geometry, name):
         SegmentLayout(*geometry)
 
 
+def test_an_end_ring_has_room_for_what_is_in_flight():
+    with pytest.raises(ValueError, match="n_end_slots must be from 2"):
+        SegmentLayout(1, n_end_slots=1)
+    assert SegmentLayout(2, n_devices=2, n_end_slots=6).ends[1].n_slots == 6
+
+
 def test_a_segment_says_who_owns_it():
     with Segment.create(LAYOUT) as segment:
         assert segment.load(OWNER_PID_AT) == os.getpid()

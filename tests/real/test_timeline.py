@@ -20,9 +20,9 @@ def engine(request):
     return request.param
 
 
-@pytest.fixture(scope="module")
-def run(engine):
-    return run_once(spec(config(*engine), PRESETS["park"]))
+@pytest.fixture(scope="module", params=["park", "spin"])
+def run(engine, request):
+    return run_once(spec(config(*engine), PRESETS[request.param]))
 
 
 def test_the_timeline_of_a_run_shows_all_of_it(run, engine, tmp_path):

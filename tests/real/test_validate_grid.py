@@ -1,6 +1,8 @@
 """A grid on this machine: stored run by run, continued, interrupted, judged anew."""
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from realrun.cells import read_grid
 from realrun.cli import app
 from realrun.equivalence import Verdict
 from realrun.grid import run_grid
+from realrun.run import RunFailed
 from shmsim.claims import read_claims
 from shmsim.records import RunRecords
 from tests.real.conftest import eventually, left_behind
@@ -91,7 +94,7 @@ def test_every_cell_is_judged_by_both_worlds_on_the_same_tapes(done, grid):
 def test_a_second_call_runs_nothing_on_the_machine_and_the_model_anew(done, grid, monkeypatch):
     folder, results = done
 
-    def nothing_is_missing(_spec):
+    def nothing_is_missing(_spec, logs):
         raise AssertionError("this run was stored")
 
     monkeypatch.setattr(realrun.grid, "run_once", nothing_is_missing)
@@ -103,7 +106,12 @@ def test_what_is_missing_is_run_and_nothing_else(done, grid, monkeypatch):
     name = run_names(folder)[2]
     (folder / name).rename(folder.parent / "put aside")
     run_once, ran = realrun.grid.run_once, []
-    monkeypatch.setattr(realrun.grid, "run_once", lambda spec: ran.append(spec) or run_once(spec))
+
+    def noted(spec, logs):
+        ran.append(spec)
+        return run_once(spec, logs=logs)
+
+    monkeypatch.setattr(realrun.grid, "run_once", noted)
     again = run_grid(grid, always(toy_profile()), folder)
     assert len(ran) == 1
     assert len(run_names(folder)) == N_RUNS
@@ -136,11 +144,11 @@ def test_an_interruption_keeps_what_was_finished_and_leaves_no_half_a_run(
 ):
     run_once, ran = realrun.grid.run_once, []
 
-    def interrupted(spec):
+    def interrupted(spec, logs):
         ran.append(spec)
         if len(ran) == 3:
             raise KeyboardInterrupt
-        return run_once(spec)
+        return run_once(spec, logs=logs)
 
     monkeypatch.setattr(realrun.grid, "run_once", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -153,10 +161,22 @@ def test_an_interruption_while_a_run_is_stored_leaves_no_half_a_run(grid, tmp_pa
         raise KeyboardInterrupt
 
     monkeypatch.setattr(realrun.grid.RunSpec, "write", interrupted)
-    monkeypatch.setattr(realrun.grid, "run_once", lambda _spec: RunRecords())
+    monkeypatch.setattr(realrun.grid, "run_once", lambda _spec, logs: RunRecords())
     with pytest.raises(KeyboardInterrupt):
         run_grid(grid, always(toy_profile()), tmp_path)
     assert run_names(tmp_path) == []
+
+
+def test_of_a_run_that_fails_all_is_kept_that_its_processes_said(grid, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import realrun.worker\n\ndef fail(self):\n    raise RuntimeError('no such device')\n\n"
+        "realrun.worker.Worker.run = fail\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+    folder = tmp_path / "out"
+    with pytest.raises(RunFailed, match=re.escape(f"said is in {folder / 'logs'}")):
+        run_grid(grid, always(toy_profile()), folder)
+    assert "no such device" in (folder / "logs" / "worker0.log").read_text()
 
 
 # The command.

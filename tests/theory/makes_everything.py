@@ -1,12 +1,18 @@
 """Writes into a folder what every part of the model makes: ``makes_everything.py FOLDER``.
 
-Run twice, in processes that differ in all that must not matter, it must leave the same bytes.
+Run twice, in processes that differ in all that must not matter, it must leave the same bytes. With
+``--store`` it also writes ``digests.json``, with which any machine can compare.
 """
 
+import gzip
+import hashlib
+import io
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+
+import pyarrow.parquet as pq
 
 from shmsim.bounds.compare import ground, report
 from shmsim.bounds.recorded import recorded_waits
@@ -16,6 +22,7 @@ from shmsim.plots import frontier, frontier_of_estimates, write_svg
 from shmsim.policies import PRESETS
 from shmsim.policy_file import write_policy
 from shmsim.profile import MachineProfile
+from shmsim.sim.engine import summarize_with
 from shmsim.sim.run import simulate
 from shmsim.sim.sweep import sweep
 from shmsim.sim.tune import QUICK, tune
@@ -81,7 +88,41 @@ def make(folder: Path) -> None:
         "bounds": report(PRESETS["step-ahead"], on),
     }
     (folder / "found.json").write_text(json.dumps(found, indent=1))
+    compiled = {
+        engine: summarize_with(config, PRESETS["step-ahead"], PROFILE, engine=engine)
+        for engine, config in (("recurrence", PLAIN), ("events", CROWDED))
+    }
+    (folder / "compiled.json").write_text(json.dumps(compiled, indent=1, default=asdict))
+
+
+DIGESTS = Path(__file__).with_name("digests.json")
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Of every file what it says, whichever library compressed it.
+
+    A sweep's points are left out, whose names are hashes of the model's source, its lock, and
+    pictures, which change their looks without the model.
+    """
+    paths = [
+        path
+        for path in folder.rglob("*.*")
+        if path.is_file() and "points" not in path.parts and path.suffix != ".svg"
+    ]
+    found = {}
+    for path in sorted(paths):
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        elif path.suffix == ".parquet":
+            content = repr(pq.read_table(io.BytesIO(content)).to_pydict()).encode()
+        name = path.relative_to(folder).as_posix()
+        found[name] = hashlib.sha256(content).hexdigest()[:16]
+    return found
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]))
+    place = Path(sys.argv[1])
+    make(place)
+    if "--store" in sys.argv[2:]:
+        DIGESTS.write_text(json.dumps(digests(place), indent=1) + "\n")

@@ -43,6 +43,6 @@ def resting_at(profile: MachineProfile, ns: int) -> MachineProfile:
     dear, little = (Curve("", (0.0,), (Distribution.of([[x]]),)) for x in (50 * US, ns))
     costs = {
         "StepAhead": {"plan": dear, "after": dear},
-        "SpinThenPark": {"plan": little, "after": little},
+        "AtRest": {"plan": little, "after": little},
     }
     return replace(profile, policy_costs=profile.policy_costs | costs)

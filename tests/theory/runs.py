@@ -39,12 +39,14 @@ def run(
     scheduling="sync",
     max_sequences=64,
     max_batched_tokens=2048,
+    in_flight=2,
     seed=1,
     replication=0,
     **more,
 ):
     """Records of one run of the model."""
-    engine = EngineConfig(workers, calls, scheduling, max_sequences, max_batched_tokens)
+    limits = max_sequences, max_batched_tokens
+    engine = EngineConfig(workers, calls, scheduling, *limits, batches_in_flight=in_flight)
     tape = Tape(seed, replication)
     profile = profile or toy_profile()
     return StepLoop(profile, engine, step_time, workload, policy, tape, 10.0, **more).run()

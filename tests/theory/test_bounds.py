@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.ndimage import gaussian_filter1d
 from scipy.stats import norm
 
 from shmsim.bounds.compare import (
@@ -18,7 +19,7 @@ from shmsim.bounds.compare import (
     value_of_features,
 )
 from shmsim.bounds.courses import best_courses, cost_of_courses, expected_cost
-from shmsim.bounds.law import Law, fit_law, fit_predictor
+from shmsim.bounds.law import Law, _smoothed, fit_law, fit_predictor
 from shmsim.bounds.limits import best_fixed, fixed_costs, limits_of
 from shmsim.bounds.synthetic import (
     PREDICTABLE,
@@ -140,6 +141,18 @@ def test_the_kernel_is_narrow_where_the_law_has_narrow_parts():
     assert law.mass.sum() == pytest.approx(1)
     within = (np.abs(law.grid) < 0.05) | (np.abs(law.grid - 3) < 0.05)
     assert law.mass[within].sum() > 0.98
+
+
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=60), st.floats(1e-3, 1.0))
+def test_smoothing_is_what_numpy_and_scipy_take_longer_for(values, width):
+    law = _smoothed(np.array(values), width)
+    n, cell = len(law.grid), law.grid[1] - law.grid[0]
+    ends = (law.grid[0] - cell / 2, law.grid[-1] + cell / 2)
+    places = (np.array(values) - ends[0]) / cell
+    assume((np.abs(places - places.round()) > 1e-9).all())  # on an edge rounding decides
+    counts = np.histogram(values, n, ends)[0].astype(float)
+    expected = gaussian_filter1d(counts, width / cell, mode="constant", truncate=6)
+    assert law.mass == pytest.approx(expected / expected.sum(), abs=1e-12)
 
 
 # The bounds of a trace.

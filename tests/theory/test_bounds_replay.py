@@ -102,7 +102,7 @@ def always(ns):
 
 def test_a_wait_that_was_left_undecided_is_charged_what_a_policy_that_decides_nothing_takes():
     profile = assumed_profile()
-    prices = {"StepAhead": 100 * US, "SpinThenPark": 1 * US}
+    prices = {"StepAhead": 100 * US, "AtRest": 1 * US}
     priced = replace(
         profile,
         policy_costs={
@@ -111,9 +111,12 @@ def test_a_wait_that_was_left_undecided_is_charged_what_a_policy_that_decides_no
     )
     trace = trace_of([5 * MS] * 40)
     assert (replay(StepAhead(), trace, priced, Tape(1)).cpu_ns >= 100 * US).all()
-    resting = replay(StepAhead(learnt_rest=15), trace, priced, Tape(1), 1.0).cpu_ns
-    assert resting[:15].tolist() == [13 * US] * 15
-    assert resting[15] >= 100 * US
+    resting = replay(StepAhead(learnt_looks=0.1), trace, priced, Tape(1), 1.0).cpu_ns
+    numbers = Tape(1).uniform("replay", "policy")
+    first_look = next(i for i in range(40) if numbers.at(i) < 0.1)
+    assert first_look > 3
+    assert resting[:first_look].tolist() == [13 * US] * first_look
+    assert resting[first_look + 1] >= 100 * US
 
 
 # Without mechanism.

@@ -30,6 +30,44 @@ def box(n_cores, workers=1, **options):
     return Box(Schedule(n_cores), 1 + workers, **options)
 
 
+# Shortcuts.
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    policy=st.sampled_from(sorted(PRESETS)),
+    workload=st.sampled_from(sorted(WORKLOADS)),
+    workers=st.integers(1, 3),
+    scheduling=st.sampled_from(["sync", "async"]),
+    n_cores=st.sampled_from([0, 1, 2, 4]),
+    quota_ns=st.sampled_from([0, 90 * MS]),
+    seed=st.integers(0, 3),
+)
+def test_who_goes_on_without_an_event_does_what_it_would_do_with_one(
+    policy, workload, workers, scheduling, n_cores, quota_ns, seed
+):
+    found = []
+    for goes_on_at in (VirtualClock.goes_on_at, lambda *_: False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(VirtualClock, "goes_on_at", goes_on_at)
+            rules = Schedule(n_cores, quota_ns=quota_ns if n_cores else 0)
+            found.append(
+                run(
+                    PRESETS[policy],
+                    WORKLOADS[workload],
+                    profile=noisy_profile(),
+                    step_time=JITTERY,
+                    workers=workers,
+                    calls=2,
+                    scheduling=scheduling,
+                    seed=seed,
+                    box=Box(rules, 1 + workers, tape=Tape(seed)),
+                )
+            )
+    shortly, by_events = found
+    assert shortly == by_events
+
+
 # Cores suffice.
 
 
@@ -41,20 +79,36 @@ def box(n_cores, workers=1, **options):
     workers=st.integers(1, 3),
     calls=st.integers(1, 2),
     scheduling=st.sampled_from(["sync", "async"]),
+    in_flight=st.sampled_from([2, 2, 3, 5]),
     n_slots=st.sampled_from([2, 3, 8]),
     pins=st.booleans(),
+    further_us=st.sampled_from([1, 30, 300]),
     seed=st.integers(0, 3),
 )
 def test_a_core_for_every_thread_is_as_good_as_no_cores_at_all(
-    policy, device_policy, workload, workers, calls, scheduling, n_slots, pins, seed
+    policy,
+    device_policy,
+    workload,
+    workers,
+    calls,
+    scheduling,
+    in_flight,
+    n_slots,
+    pins,
+    further_us,
+    seed,
 ):
     n_threads = 1 + 2 * workers
+    profile = noisy_profile()
+    further = Distribution.of([[further_us * US, 2 * further_us * US]])
+    profile.costs["notify_further"] = Curve("asleep_ns", (0.0,), (further,))
     what = {
-        "profile": noisy_profile(),
+        "profile": profile,
         "step_time": JITTERY,
         "workers": workers,
         "calls": calls,
         "scheduling": scheduling,
+        "in_flight": in_flight,
         "seed": seed,
         "n_slots": n_slots,
         "device_policy": PRESETS[device_policy] if device_policy else None,

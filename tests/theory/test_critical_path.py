@@ -61,12 +61,6 @@ def test_parking_adds_a_wake_up_for_either_direction(calls):
     assert step_gaps(records) == {AROUND_NS + 2 * MS + 2 * C["wake_latency"]}
 
 
-def test_asynchronous_scheduling_hides_everything_but_the_device():
-    # Two batches in flight: the next is launched long before the device is done with this one.
-    records = run(BusySpin(), one_request(20), scheduling="async", calls=2)
-    assert {b.done_ns - a.done_ns for a, b in pairwise(records.steps)} == {2 * MS}
-
-
 def test_every_stretch_of_a_step_is_the_sum_of_its_costs():
     records = run(BusySpin(), one_request(5))
     for step in records.steps[1:]:

@@ -20,27 +20,31 @@ from shmsim.config import (
     DeviceConfig,
     EngineConfig,
     HandoffConfig,
+    NamedPolicy,
     PayloadConfig,
     RunConfig,
     WorkloadConfig,
 )
 from shmsim.inputs.catalog import load_gpu, load_model
+from shmsim.laws import BrokenLawError
 from shmsim.metrics import summarize
 from shmsim.policies import PRESETS, BusySpin, Park, StepAhead, WakeAhead
 from shmsim.roofline import RooflineStepTime
 from shmsim.routing import MIB
+from shmsim.sim.engine import summarize_with
 from shmsim.sim.events import simulate_arrays, simulate_events, simulate_events_box, supports
 from shmsim.sim.events import words as w
 from shmsim.sim.events.build import build
 from shmsim.sim.events.compiling import compiled, first_word
 from shmsim.sim.events.laws import draw_ns
 from shmsim.sim.events.luck import BLOCK, number_at
-from shmsim.sim.events.machine import go_on
+from shmsim.sim.events.machine import carry_out, go_on
 from shmsim.sim.events.memory import Memory
 from shmsim.sim.events.records import records_of
 from shmsim.sim.events.step_law import StepLuck, store_law
 from shmsim.sim.events.store import compiled_engine, enter, fingerprint, keep_on_disk
 from shmsim.sim.kept import cache_folder
+from shmsim.sim.race import race
 from shmsim.sim.run import simulate, simulate_box
 from shmsim.steptime import MeasuredStepTime, StepTime, TableStepTime
 from shmsim.tape import Tape
@@ -185,7 +189,11 @@ def test_a_wrong_engine_is_caught(monkeypatch):
     found = simulate_events(SHARED, Park(), slower)
     difference = first_difference(expected, found)
     assert difference is not None
-    assert difference.startswith("steps[0]\n  SimPy  StepRow(step=0")
+    # The first who wakes, in the table that comes second.
+    assert re.match(
+        r"waits\[\d+\]\n  SimPy  WaitRow\(process='worker\d', site=0.*step=0", difference
+    )
+    assert "\n  events WaitRow(" in difference
 
 
 def test_an_order_of_events_of_one_instant_that_is_not_simpys_is_caught():
@@ -212,6 +220,70 @@ def test_figures_of_arrays_are_those_of_the_records():
             assert repr(run.summary()) == repr(summarize(expected))  # NaN is not equal to itself
             assert run.n_steps == len(expected.steps)
             assert len(run.steps) == (len(expected.steps) if keeps_rows else 0)
+
+
+def test_a_summary_is_taken_from_the_arrays_and_not_from_rows(monkeypatch):
+    shared = replace(SHARED, cores=CoresConfig(n=2, engines=2))
+    expected = [repr(summarize(simulate(shared, Park(), noisy_profile(), i))) for i in range(2)]
+
+    def rows(*_):
+        raise AssertionError("a row for each step or wait")
+
+    monkeypatch.setattr("shmsim.sim.events.records.step_rows", rows)
+    monkeypatch.setattr("shmsim.sim.events.records.wait_rows", rows)
+    for engine in ("events", "auto"):
+        assert repr(summarize_with(shared, Park(), noisy_profile(), 0, engine)) == expected[0]
+    raced = race([NamedPolicy("park", Park())], shared, noisy_profile(), n_steps=0, replications=2)
+    assert raced[0].tpot_ns.n == 2
+    # Who does not compile runs in SimPy.
+    spinner = NotCompiled()
+    found = summarize_with(shared, spinner, noisy_profile())
+    assert repr(found) == repr(summarize(simulate(shared, spinner, noisy_profile())))
+
+
+class NotCompiled(NamedTuple):
+    """It looks into a dictionary, which no compiled engine knows."""
+
+    def plan(self, ctx: WaitContext) -> WaitPlan:
+        return then_park({"spin": SPIN}["spin"], 1000, 0)
+
+    def after(self, ctx: WaitContext, outcome: WaitOutcome) -> "NotCompiled":
+        return self
+
+
+def _token_lost(finished):
+    s, engine = finished.run.s, finished.run.engines[0]
+    s[engine.requests + w.RQ_N_TOKENS] -= 1
+
+
+def _token_moved(finished):
+    s, engine = finished.run.s, finished.run.engines[0]
+    s[s[engine.requests + w.RQ_TOKENS] + 1] = 0
+
+
+def _core_busy(finished):
+    host = finished.run.s[w.HOST]
+    finished.run.s[finished.run.s[host + w.H_CORES] + w.K_BUSY] += 1
+
+
+@pytest.mark.parametrize(
+    ("harm", "law"),
+    [
+        (_token_lost, "tokens of requests"),
+        (_token_moved, "tokens of requests"),
+        (_core_busy, "CPU on cores"),
+    ],
+)
+def test_arrays_that_cannot_be_true_are_refused_as_records_are(monkeypatch, harm, law):
+    def harmed(*args, **kwargs):
+        finished = carry_out(*args, **kwargs)
+        harm(finished)
+        return finished
+
+    monkeypatch.setattr("shmsim.sim.events.run.carry_out", harmed)
+    with pytest.raises(BrokenLawError) as broken:
+        simulate_arrays(SHARED, Park(), noisy_profile())
+    assert broken.value.law == law
 
 
 def test_arrays_hold_what_rows_hold():

@@ -23,7 +23,7 @@ from shmsim.sim.compiled import random_waits
 from shmsim.steptime import StepTime
 from shmsim.tape import Tape
 from shmsim.units import FOREVER_NS, MS, US, S
-from shmsim.wait import PARK, SPIN, only
+from shmsim.wait import PARK, SPIN, WORKER_RECV, only
 from shmsim.workload import Lengths, Request, Workload, closed_loop, open_loop
 from tests.every_policy import is_deaf
 from tests.theory.noisy import JITTERY, noisy_profile
@@ -37,7 +37,7 @@ ENGINES = [
     for calls in (1, 2)
     for workers in (1, 2)
     for scheduling in ("sync", "async")
-]
+] + [{"calls": 2, "workers": 2, "scheduling": "async", "in_flight": 3}]
 
 
 # Limiting cases.
@@ -87,11 +87,69 @@ def test_further_workers_with_the_same_constant_costs_change_no_token(calls, sch
     assert len(cpu_ns) == 1  # ranks without a reply do the same work
 
 
-def test_waking_four_workers_one_after_another_delays_nobody_but_the_scheduler():
+def test_a_parked_reader_wakes_later_by_what_waking_those_before_it_costs():
     one, four = (run(Park(), one_request(20), workers=w) for w in (1, 4))
-    assert token_times(one) == token_times(four)
-    extra_ns = 21 * 3 * 9 * US  # 20 steps and a goodbye, three more wake-ups of 9 µs each
+    # A step begins when the last worker has launched: three more wake-ups of 9 µs each, a step.
+    later_ns = [a - b for a, b in zip(*token_times(four), *token_times(one), strict=True)]
+    assert later_ns == [3 * 9 * US * step for step in range(1, 21)]
+    extra_ns = 21 * 3 * 9 * US  # the scheduler pays for them too, and once more at the goodbye
     assert four.processes[0].cpu_ns - one.processes[0].cpu_ns == extra_ns
+
+
+def test_of_eight_parked_readers_each_is_seven_tenths_of_a_microsecond_behind_the_one_before():
+    profile = toy_profile()
+    profile.costs["notify_further"] = Curve("asleep_ns", (0.0,), (Distribution.of([[700]]),))
+    records = run(Park(), one_request(9), workers=8, profile=profile)
+    late_ns = {
+        (w.process, w.seen_ns - w.published_ns) for w in records.waits if w.site == WORKER_RECV
+    }
+    assert late_ns == {(f"worker{rank}", 50 * US + 700 * rank) for rank in range(8)}
+    stamps_ns = {s.step: s.published_ns for s in records.steps}
+    for wait in records.waits:  # the stamp is that of the message, whoever wakes when
+        if wait.site == WORKER_RECV and wait.step in stamps_ns:
+            assert wait.published_ns == stamps_ns[wait.step]
+
+
+@pytest.mark.parametrize("policy", [Park(), PRESETS["wake-ahead"], BusySpin()])
+def test_one_reader_does_not_notice_what_a_further_one_costs(policy):
+    dear = noisy_profile()
+    dear.costs["notify_further"] = Curve("asleep_ns", (0.0,), (Distribution.of([[1 * MS]]),))
+    plain, other = (run(policy, MIXED, profile=p, calls=2) for p in (noisy_profile(), dear))
+    assert plain == other
+
+
+class SpinsOrParks(NamedTuple):
+    """By its luck, which is another one for each reader."""
+
+    def plan(self, ctx):
+        return only(SPIN if ctx.uniform < 0.5 else PARK)
+
+    def after(self, ctx, outcome):
+        return self
+
+
+def test_spinners_are_neither_delayed_nor_does_anybody_wait_for_them():
+    further_ns = 40 * US
+    profile = toy_profile(spin_detection=1 * US)
+    profile.costs["notify_further"] = Curve("asleep_ns", (0.0,), (Distribution.of([[further_ns]]),))
+    records = run(SpinsOrParks(), one_request(30), workers=5, profile=profile)
+    by_message: dict[int, list] = {}
+    for wait in records.waits:
+        if wait.site == WORKER_RECV:
+            by_message.setdefault(wait.published_ns, []).append(wait)
+    assert len(by_message) == 31
+    met = set()
+    for waits in by_message.values():
+        n_before = 0
+        for wait in sorted(waits, key=lambda w: w.process):
+            late_ns = wait.seen_ns - wait.published_ns
+            if wait.stage_kind == PARK:
+                assert late_ns == 50 * US + n_before * further_ns
+                n_before += 1
+            else:
+                assert late_ns == 1 * US
+                met.add(n_before)
+    assert met >= {0, 1, 2, 3}, "spinners with sleepers before them"
 
 
 # The same luck.
@@ -282,7 +340,7 @@ def test_a_run_takes_at_least_the_device_time_of_its_steps():
 
 
 def test_every_further_sleeper_costs_the_ringer_what_the_profile_says():
-    def published_ns(profile):
+    def to_launch_ns(profile):
         records = run(Park(), one_request(30), workers=3, profile=profile)
         return np.mean([s.launched_ns - s.published_ns for s in records.steps[5:]])
 
@@ -292,6 +350,7 @@ def test_every_further_sleeper_costs_the_ringer_what_the_profile_says():
 
     plain, cheaper = toy_profile(), toy_profile()
     cheaper.costs["notify_further"] = Curve("asleep_ns", (0.0,), (Distribution.of([[1 * US]]),))
-    assert published_ns(plain) == published_ns(cheaper), "it is paid after the publication"
+    # The last of three launches behind two of them.
+    assert to_launch_ns(plain) - to_launch_ns(cheaper) == 2 * (9 * US - 1 * US)
     # 30 calls and the last word, each to three sleepers.
     assert cpu_ns(plain) - cpu_ns(cheaper) == 31 * 2 * (9 * US - 1 * US)

@@ -144,8 +144,8 @@ def test_messages_that_find_the_ring_full_are_those_lost_by_the_m_m_1_k_queue(n_
 
     def reader():
         for index in range(n):
-            _, seen = yield from bench.receive(index)
-            yield from bench.reader.read(bench.ring, bench.inbox, 0, seen, 0)
+            _, slowness_ns = yield from bench.receive(index)
+            yield from bench.reader.read(bench.ring, bench.inbox, 0, slowness_ns)
 
     arriving = bench.env.process(arrivals())
     bench.env.process(reader())
@@ -175,8 +175,8 @@ def test_a_writer_that_waits_for_slots_is_the_m_m_1_k_queue_that_loses_none(n_sl
 
     def reader():
         for index in range(n):
-            _, seen = yield from bench.receive(index)
-            yield from bench.reader.read(bench.ring, bench.inbox, 0, seen, 0)
+            _, slowness_ns = yield from bench.receive(index)
+            yield from bench.reader.read(bench.ring, bench.inbox, 0, slowness_ns)
 
     bench.run(writer(), reader())
     idle = mm1k_shares(load, n_slots + 1)[0]

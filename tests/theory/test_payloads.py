@@ -234,6 +234,22 @@ def test_a_part_that_went_where_the_policy_did_not_want_it_is_a_fallback(routes,
     assert records.processes[0].fallbacks == fallbacks
 
 
+def test_by_a_pinned_buffer_the_slot_is_free_before_the_copy_lands():
+    payload = PayloadConfig(0, 8 * MIB, "all-shm", arena=TWO_SLOTS, memory="registered")
+    registered, pinned = run_with(payload), run_with(replace(payload, memory="pinned"))
+    (gap_ns,), (longer_ns,) = step_gaps(registered), step_gaps(pinned)
+    assert longer_ns == gap_ns + cost_ns("memcpy", 8)
+    assert pinned.processes[1].arena_released == 20
+    # Two batches in flight and one slot: a copy from the arena holds it while the step before runs.
+    many = {"scheduling": "async", "n_output": 20}
+    one_slot = replace(payload, arena=ONE_SLOT)
+    registered, pinned = (
+        run_with(replace(one_slot, memory=memory), **many) for memory in ("registered", "pinned")
+    )
+    assert sent(registered)[2] > 5
+    assert sent(pinned)[2] <= 2, "as it begins"
+
+
 def test_a_fallback_is_copied_from_pageable_memory():
     payload = PayloadConfig(0, 8 * MIB, "flipped", arena=ONE_SLOT, memory="registered")
     roomy = run_with(payload)
@@ -275,7 +291,7 @@ any_payload = st.builds(
     routes=st.sampled_from(sorted(ROUTE_PRESETS)),
     divert_bytes=st.sampled_from([1, 100_000, MIB]),
     arena=st.sampled_from([(), ONE_SLOT, (SlotClass(2 * MIB, 1), SlotClass(64 * MIB, 2))]),
-    memory=st.sampled_from(["none", "registered", "pageable"]),
+    memory=st.sampled_from(["none", "registered", "pinned", "pageable"]),
     output_bytes=st.sampled_from([0, 4096]),
 )
 any_engine = st.fixed_dictionaries(
@@ -283,6 +299,7 @@ any_engine = st.fixed_dictionaries(
         "workers": st.integers(1, 3),
         "calls": st.integers(1, 2),
         "scheduling": st.sampled_from(["sync", "async"]),
+        "in_flight": st.sampled_from([2, 2, 3, 5]),
         "n_slots": st.sampled_from([2, 8]),
         "slot_bytes": st.sampled_from([1 << 13, 8 * MIB]),
         "seed": st.integers(0, 3),

@@ -24,7 +24,7 @@ from shmsim.figures import figures_of
 from shmsim.metrics import quantiles, summarize
 from shmsim.policies import StepAhead, WakeAhead
 from shmsim.profile import AT_DEVICE, MachineProfile
-from shmsim.sim.engine import choose, simulate_with
+from shmsim.sim.engine import choose, simulate_with, summarize_with
 from shmsim.sim.recurrence import (
     UndecidedError,
     drawing,
@@ -37,7 +37,7 @@ from shmsim.sim.recurrence import (
 )
 from shmsim.sim.recurrence.figures import _weighted
 from shmsim.sim.run import simulate
-from shmsim.sim.sweep import _run_tape, predict
+from shmsim.sim.sweep import _run_tape
 from shmsim.sweep.plan import Point, plan_of
 from shmsim.tape import Tape
 from shmsim.units import FOREVER_NS, MS, US
@@ -134,10 +134,19 @@ def carried_profile():
     return profile
 
 
+def slow_rings_profile():
+    """The carried profile; rings reach further readers so late that timers end before."""
+    profile = carried_profile()
+    points = tuple(Distribution.of([[ns, 3 * ns]]) for ns in (20 * US, 90 * US))
+    profile.costs["notify_further"] = Curve("asleep_ns", (0.0, 1.0 * MS), points)
+    return profile
+
+
 PROFILES = {
     "toy": toy_profile(),
     "noisy": noisy_profile(),
     "carried": carried_profile(),
+    "slow rings": slow_rings_profile(),
     "vm-2cpu": MachineProfile.shipped("vm-2cpu"),
     "h200": MachineProfile.shipped("h200"),
     "h100-tp2": MachineProfile.shipped("h100-tp2"),
@@ -168,17 +177,19 @@ def workloads(most_tokens):
 def runs(draw, most_workers=4, most_tokens=12):
     """A config that the recurrence runs, and the name of a profile."""
     name = draw(st.sampled_from(list(PROFILES)))
+    device_wait = draw(st.sampled_from(("", "wake-ahead", "rehearse-ahead")))
     engine = EngineConfig(
         draw(st.integers(1, most_workers)),
         draw(st.integers(1, 2)),
         draw(st.sampled_from(("sync", "async"))),
         draw(st.integers(1, 6)),
         draw(st.integers(6, 80)),
-        draw(st.sampled_from(("", "wake-ahead", "rehearse-ahead"))),
+        device_wait,
+        batches_in_flight=2 if device_wait else draw(st.sampled_from((2, 3, 4, 6))),
     )
     config = RunConfig(
         engine,
-        HandoffConfig(replies=draw(st.sampled_from(("rank0", "all")))),
+        HandoffConfig(slots=16, replies=draw(st.sampled_from(("rank0", "all")))),
         draw(workloads(most_tokens)),
         DeviceConfig(
             step_ns=draw(st.sampled_from((5 * US, 300 * US, 2 * MS))),
@@ -212,12 +223,22 @@ def check(config, policy, profile, replication=0):
     assert_same(simulate_recurrence(config, policy, profile, replication), expected)
 
 
+def make_short(monkeypatch, n_steps):
+    monkeypatch.setattr(tapes, "_LEAST_STEPS", n_steps)
+    monkeypatch.setattr(tapes, "_MOST_STEPS", n_steps)
+    monkeypatch.setattr(tapes, "_FIRST_SIZED", 2)
+
+
 @pytest.fixture
 def short_windows(monkeypatch):
     """Windows of a few steps, so that short runs go through many."""
-    monkeypatch.setattr(tapes, "_LEAST_STEPS", 8)
-    monkeypatch.setattr(tapes, "_MOST_STEPS", 8)
-    monkeypatch.setattr(tapes, "_FIRST_SIZED", 2)
+    make_short(monkeypatch, 8)
+
+
+@pytest.fixture
+def windows_for_six(monkeypatch):
+    """The shortest windows in which up to six batches may be in flight."""
+    make_short(monkeypatch, 16)
 
 
 IN_SHORT_WINDOWS = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -226,7 +247,7 @@ IN_SHORT_WINDOWS = settings(suppress_health_check=[HealthCheck.function_scoped_f
 @pytest.mark.timeout(240)  # loops compile for one worker and for several
 @given(run=runs(), wait=st.sampled_from(list(WAITS)))
 @settings(IN_SHORT_WINDOWS, max_examples=40)
-def test_the_records_are_those_of_simpy(short_windows, run, wait):
+def test_the_records_are_those_of_simpy(windows_for_six, run, wait):
     config, name = run
     if wait != "anything":  # fewer pairs of classes to compile
         config = replace(config, engine=replace(config.engine, device_wait=""))
@@ -237,7 +258,7 @@ def test_the_records_are_those_of_simpy(short_windows, run, wait):
 @pytest.mark.timeout(1800)
 @given(run=runs(8, 60), wait=st.sampled_from(list(WAITS)), replication=st.integers(0, 3))
 @settings(IN_SHORT_WINDOWS, max_examples=60)
-def test_the_records_are_those_of_simpy_in_a_longer_search(short_windows, run, wait, replication):
+def test_the_records_are_those_of_simpy_in_a_longer_search(windows_for_six, run, wait, replication):
     config, name = run
     check(config, WAITS[wait], PROFILES[name], replication)
 
@@ -253,6 +274,37 @@ def config_of(**changes):
         "device": DeviceConfig(step_ns=400 * US, jitter=0.05),
     }
     return RunConfig(**(sections | changes))
+
+
+@pytest.mark.parametrize("in_flight", [3, 16])
+@pytest.mark.parametrize(("workers", "calls"), [(1, 1), (3, 2)])
+def test_many_batches_in_flight_are_those_of_simpy(workers, calls, in_flight):
+    engine = EngineConfig(workers, calls, "async", 8, 64, batches_in_flight=in_flight)
+    workload = WorkloadConfig("open", 6, 200.0, 0.5, 2, 20, 50, 150, 300)
+    handoff = HandoffConfig(slots=2 * in_flight + 1)
+    config = config_of(engine=engine, workload=workload, handoff=handoff)
+    for name in ("carried", "vm-2cpu"):
+        check(config, Anything(), PROFILES[name])
+    # In a run without an end for the host every batch is in flight that may be.
+    quick = replace(config, device=DeviceConfig(step_ns=5 * MS))
+    steps = simulate_recurrence(quick, Anything(), PROFILES["vm-2cpu"]).steps
+    n_seen = np.searchsorted([s.seen_ns for s in steps], [s.scheduled_ns for s in steps], "right")
+    assert max(np.arange(1, len(steps) + 1) - n_seen) == in_flight
+
+
+def test_what_a_late_worker_did_not_launch_yet_is_not_known_to_one_that_is_ahead():
+    """With three in flight a worker may be two steps behind another."""
+    profile = noisy_profile()
+    values = np.array([5.0 * US] * 4 + [5.0 * MS])  # now and then a worker takes very long
+    profile.costs["launch"] = Curve("", (0.0,), (Distribution.of([values]),))
+    workload = WorkloadConfig("closed", 2, 1.0, 1.0, 1, 9, 9, 150, 150)
+    device = DeviceConfig(step_ns=1 * MS, jitter=0.5)
+    for in_flight in (2, 3, 4):
+        engine = EngineConfig(3, 1, "async", 8, 64, batches_in_flight=in_flight)
+        config = config_of(
+            engine=engine, workload=workload, device=device, handoff=HandoffConfig(slots=16)
+        )
+        check(config, WakeAhead(), profile)
 
 
 @pytest.mark.parametrize("scheduling", ["sync", "async"])
@@ -331,6 +383,9 @@ REFUSED = {
     "ring": config_of(handoff=HandoffConfig(slots=2)),
     "engine.devices": config_of(engine=EngineConfig(2, devices=1)),
     "max_batched_tokens": config_of(engine=EngineConfig(1, 1, "sync", 64, 32)),
+    "batches_in_flight = 3": config_of(
+        engine=EngineConfig(1, 1, "async", 8, 64, "park", batches_in_flight=3)
+    ),
 }
 
 
@@ -347,6 +402,9 @@ def test_costs_that_can_be_negative_or_all_zero_are_refused():
     assert "can all be 0" in refuses(config_of(), profile)
     assert "launch can be negative: -5 ns" in refuses(config_of(), toy_profile(launch=-5))
     assert refuses(config_of(), toy_profile(slow_after_park=-5)) is None
+    profile = toy_profile()
+    profile.costs["notify_further"] = Curve("", (0.0,), (Distribution.of([[-7]]),))
+    assert "notify_further can be negative: -7 ns" in refuses(config_of(), profile)
 
 
 def test_the_engine_is_chosen_by_what_the_config_needs():
@@ -397,9 +455,9 @@ def test_a_reply_thread_that_is_later_than_is_remembered_is_left_to_another_engi
     expected.meta = found.meta  # which may name the engine
     assert_same(found, expected)
 
-    assert repr(predict(config, Anything(), profile)) == repr(summarize(expected))
+    assert repr(summarize_with(config, Anything(), profile)) == repr(summarize(expected))
     with pytest.raises(UndecidedError):
-        predict(config, Anything(), profile, engine="recurrence")
+        summarize_with(config, Anything(), profile, engine="recurrence")
     plan = plan_of(config, [NamedPolicy("any", Anything())], {"noisy": profile}, replications=1)
     (figures,) = _run_tape(plan, [Point(0, 0, 0)], 1)
     assert repr(figures) == repr(figures_of(summarize(expected)))
@@ -453,7 +511,7 @@ def test_the_numbers_of_a_window_are_those_of_the_tape():
     costs = luck.Costs()
     for rate in (1, 2, 3):
         costs.add(None, "worker", f"at {rate}", rate)
-    passage = luck.Passage(luck.Luck(tape, n_steps, costs.all()))
+    passage = luck.Passage(luck.Luck(tape, n_steps, 6, costs.all()))
     for number in range(3):
         for index, rate in enumerate((1, 2, 3)):
             row = passage.window.costs[index]

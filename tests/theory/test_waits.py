@@ -124,6 +124,34 @@ def test_the_same_luck_gives_the_same_wait(plan, published_ns):
     assert one.see(published_ns) == other.see(published_ns)
 
 
+@given(plans(), INSTANTS, st.integers(0, 2 * MS), st.integers(0, 50))
+def test_a_ring_that_comes_late_delays_who_sleeps_until_it_or_until_a_timer_before(
+    plan, published_ns, late_ns, index
+):
+    at_once = waiting(plan, NOISY, index).see(published_ns)
+    later = waiting(plan, NOISY, index).see(published_ns, late_ns)
+    if not at_once.belled:
+        assert later == at_once
+    elif later.belled:
+        seen_ns = at_once.seen_after_ns + late_ns
+        assert later == at_once._replace(seen_after_ns=seen_ns, late_ns=late_ns)
+    else:
+        assert later.stage == at_once.stage
+        until_ns = plan[later.stage].until_ns
+        assert published_ns <= until_ns < published_ns + late_ns
+        assert later.seen_after_ns == until_ns + later.overshoot_ns
+
+
+@given(st.integers(1, 10 * MS), st.integers(0, MS))
+def test_who_looks_by_itself_need_not_wait_for_a_late_ring(published_ns, late_ns):
+    plan = WaitPlan(Stage(PARK, FOREVER_NS, 300 * US), ASLEEP, ASLEEP, ASLEEP)
+    at_once, later = (waiting(plan).see(published_ns, late) for late in (0, late_ns))
+    next_look_ns = -(-published_ns // (300 * US)) * 300 * US
+    reached_ns = min(published_ns + late_ns, next_look_ns)
+    assert later.seen_after_ns == reached_ns + WAKE_NS
+    assert (later.cpu_ns, later.rested_ns) == (at_once.cpu_ns, at_once.rested_ns)
+
+
 # Each kind of stage.
 
 

@@ -88,6 +88,14 @@ def test_lateness_is_counted_from_the_earliest_sight_of_an_end():
     assert samples["device_yield_detection@blocking", 0.0] == [2_000]
 
 
+def test_how_late_each_way_is_and_what_it_costs_stays_beside_the_costs(profile):
+    ways = {(row["way"], row["mode"]): row for row in profile.machine["gpu"]["rests"]["ways"]}
+    assert ways["write", "spin"]["late_ns"] == 0
+    assert ways["query", "spin"]["late_ns"] == 6_200
+    blocking = ways["blocking", "park"]
+    assert (blocking["late_ns"], blocking["cpu_ns"], blocking["n"]) == (114_100, 79_900, 1)
+
+
 def test_a_doze_counts_only_where_its_timer_ended_it():
     samples = wait_samples(RESTS)
     assert samples["device_timer_overshoot", float(KERNEL_NS)] == [31_000]
@@ -214,6 +222,16 @@ def test_what_is_wrong_with_a_gpu_is_noted(profile):
     assert rooms == "not measured: rooms: no time: 3 s were left and it may take 30"
     assert copy == "ends of steps cannot be observed by 'copy': no counter"
     assert gpu_notes(toy_profile()) == []
+
+
+def test_that_nobody_can_say_how_busy_a_gpu_is_is_noted():
+    def notes(**said):
+        facts = Measured([], {"nvidia_smi": said})
+        return gpu_notes(with_gpu(toy_profile(), reported(facts=facts)))
+
+    assert notes(**{"utilization.gpu": "0"}) == []
+    (note,) = notes(driver_version="575")
+    assert note.startswith("nvidia-smi does not tell how busy this GPU is")
 
 
 def test_a_clock_that_fell_is_told():

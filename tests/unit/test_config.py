@@ -20,6 +20,7 @@ max_sequences = 8
 max_batched_tokens = 512
 device_wait = "WakeAhead:guard=150us"
 devices = 1
+batches_in_flight = 3
 
 [cores]
 n = 3
@@ -94,6 +95,7 @@ def test_every_value_of_a_file_arrives():
         "max_batched_tokens": 512,
         "device_wait": "WakeAhead:guard=150us",
         "devices": 1,
+        "batches_in_flight": 3,
     }
     assert vars(config.cores) == {
         "n": 3,
@@ -237,6 +239,27 @@ BAD = {
         'engine.scheduling = "asink"',
         "engine.scheduling must be one of sync, async; got 'asink'; did you mean async?",
     ),
+    "none beside the one": (
+        'engine = {scheduling = "async", batches_in_flight = 1}',
+        "engine.batches_in_flight must be from 2 to 16, got 1",
+    ),
+    "too deep": (
+        'engine = {scheduling = "async", batches_in_flight = 17}',
+        "engine.batches_in_flight must be from 2 to 16, got 17",
+    ),
+    "half a batch": (
+        'engine = {scheduling = "async", batches_in_flight = 2.5}',
+        "engine.batches_in_flight must be a whole number, got 2.5",
+    ),
+    "misspelt": (
+        "engine.batches_inflight = 3",
+        "unknown key engine.batches_inflight; did you mean engine.batches_in_flight?",
+    ),
+    "several in sync": (
+        "engine.batches_in_flight = 2",
+        'engine.batches_in_flight needs engine.scheduling = "async": with "sync" one batch is in '
+        "flight at a time; remove it, or change scheduling",
+    ),
     "no table": ("engine = 1", "engine must be a table: write [engine] on a line of its own"),
     "run no table": ("run = 1", "run must be a table: write [run] on a line of its own"),
     "quantiles": (
@@ -304,6 +327,16 @@ BAD = {
 def test_what_is_wrong_is_named_with_what_would_be_right(text, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         parse(text)
+
+
+def test_how_many_batches_are_in_flight_is_two_in_async_and_one_in_sync_unless_told():
+    for text, depth, words in (
+        ("", 1, "sync"),
+        ('engine.scheduling = "async"', 2, "async"),
+        ('engine = {scheduling = "async", batches_in_flight = 3}', 3, "async, 3 in flight"),
+    ):
+        engine = parse(text).engine
+        assert (engine.depth, engine.describe_scheduling()) == (depth, words)
 
 
 def test_an_error_names_the_file(tmp_path):

@@ -24,5 +24,5 @@ def test_the_config_it_shows_is_accepted_and_holds_the_defaults(shown, tmp_path)
     device = parse_config({**shown, "device": with_prompts}, tmp_path).device
     assert device.step_time.mean_ns(4, 0, 0) == pytest.approx(2_000_000)
     plain = DeviceConfig(kind="cuda")
-    for key in ("model", "max_len", "sleep_ns", "collective", "observe", "memory"):
+    for key in ("model", "max_len", "sleep_ns", "collective", "observe", "memory", "kernels"):
         assert getattr(device, key) == getattr(plain, key)

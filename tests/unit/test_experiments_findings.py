@@ -2,8 +2,7 @@
 
 import importlib.util
 import sys
-from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +10,7 @@ import pytest
 from shmsim.arena_sizing.erlang import erlang_b
 from shmsim.profile import MachineProfile
 from shmsim.units import MS, US
-
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+from tests.scripts import BENCH, EXPERIMENTS, imported
 
 
 def module_of(name: str) -> ModuleType:
@@ -26,27 +24,10 @@ def module_of(name: str) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def modules():
-    known = set(sys.modules)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(EXPERIMENTS)
-        patch.syspath_prepend(EXPERIMENTS / "bench")
-        found = {}
-        for name in (
-            "01_calibration",
-            "03_spin_thresholds",
-            "06_doorbells",
-            "07_lost_wakeups",
-            "09_routes_and_arena",
-            "13_gpu_nodes",
-        ):
-            patch.syspath_prepend(EXPERIMENTS / name)
-            found[name[:2]] = module_of(name)
-        yield found
-    # Their helpers have short names that other experiments may use too.
-    for name in set(sys.modules) - known:
-        file = getattr(sys.modules[name], "__file__", None) or ""
-        if file.startswith(str(EXPERIMENTS)) and not name.startswith("runner"):
-            del sys.modules[name]
+    names = [path.parent.name for path in EXPERIMENTS.glob("*/run.py")]
+    asked = [name for name in names if name[:2] in ("01", "03", "06", "07", "09", "13")]
+    with imported([EXPERIMENTS, BENCH, *(EXPERIMENTS / name for name in asked)]):
+        yield {name[:2]: module_of(name) for name in asked}
 
 
 def plan_of(modules, number):
@@ -226,8 +207,41 @@ def test_a_block_sets_two_runs_against_two_and_tells_of_clocks_that_fell(modules
     block = modules["13"].block_of(rows)
     # The drift of 80 us meets both alike.
     assert block.ratio == pytest.approx(1.0)
-    assert (block.cores, block.fell) == (pytest.approx(0.3), 1)
-    assert not modules["13"].fell({})
+    assert (block.cores, block.fell, block.unknown) == (pytest.approx(0.3), 1, 0)
+
+
+def test_a_clock_that_nobody_knows_did_not_fall_and_is_told_of(modules):
+    rows = [
+        run_of(False, 2_000 * US, before="[N/A]"),
+        run_of(True, 2_020 * US, after="[N/A]"),
+        run_of(True, 2_020 * US) | {"device": {}},
+        run_of(False, 2_000 * US, after="1500"),
+    ]
+    block = modules["13"].block_of(rows)
+    assert (block.fell, block.unknown) == (1, 3)
+    unknown = block._replace(fell=0, unknown=4)
+    plan = plan_of(modules, "13")
+    name = plan["run"][0]["name"]
+
+    def share(*blocks):
+        found = modules["13"].claims(plan, {(name, "spin"): list(blocks)})
+        return [claim.value for claim in found if claim.id == "gpu/clock_fell_share"]
+
+    assert share(block, unknown) == [1.0]
+    assert share(unknown) == []
+
+
+@pytest.mark.parametrize("count", [3, 6])
+def test_gpus_that_cannot_share_the_model_are_left_out_with_the_reason(modules, count):
+    plan = plan_of(modules, "13")
+    cells = list(modules["13"].cells(plan))
+    (of_all,) = [cell for cell in cells if cell.name == "every GPU, spin, 0"]
+
+    context = SimpleNamespace(plan=plan, found={"gpus": {"count": count}})
+    with pytest.raises(
+        modules["13"].Skipped, match=rf"^{count} ranks cannot share 32 heads, .* --gpus"
+    ):
+        modules["13"].run(of_all, context)
 
 
 def test_what_no_gpu_computed_is_of_a_world_of_its_own(modules):

@@ -1,16 +1,15 @@
-"""Experiments 02, 11 and 12, on made-up numbers: what they fit, predict and claim."""
+"""Experiments 02, 11 and 12, on made-up numbers: what they fit, compare and claim."""
 
-import json
 import subprocess
 import sys
 import tomllib
 from dataclasses import replace
-from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from realrun.equivalence import Estimate
+from realrun.vllm.prediction import ArmPrediction, Outcome, write_predictions
 from shmsim.config import EngineConfig, RunConfig, WorkloadConfig, parse_config
 from shmsim.fitting import level, log_normal_curve, scaled, solve, with_costs
 from shmsim.laws import BrokenLawError, check_laws
@@ -20,37 +19,31 @@ from shmsim.profile import MachineProfile
 from shmsim.sim.run import simulate
 from shmsim.units import MS, US
 from shmsim.wait import DEVICE_DONE
+from tests.scripts import EXPERIMENTS, imported
 from tests.toy import TOY_COSTS_NS, toy_profile
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SLOW = dict.fromkeys(
     (f"{who}slow_after_{rest}" for who in ("", "worker_") for rest in ("park", "doze")), 30 * US
 )
 
 
-def imported(folder, *names):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(EXPERIMENTS)
-        patch.syspath_prepend(EXPERIMENTS / folder)
-        modules = [import_module(name) for name in names]
-        yield modules[0] if len(names) == 1 else modules
-        for name in names:
-            sys.modules.pop(name, None)
-
-
 @pytest.fixture(scope="module")
 def seed_modules():
-    yield from imported("02_seed_cells", "seed_cells", "seed_follow_ups", "run")
+    folders = [EXPERIMENTS, EXPERIMENTS / "02_seed_cells"]
+    with imported(folders, "seed_cells", "seed_follow_ups", "run") as modules:
+        yield tuple(modules.values())
 
 
 @pytest.fixture(scope="module")
 def h200_rows():
-    yield from imported("12_h200_tables", "h200_rows")
+    with imported([EXPERIMENTS, EXPERIMENTS / "12_h200_tables"], "h200_rows") as modules:
+        yield modules["h200_rows"]
 
 
 @pytest.fixture(scope="module")
 def live_order():
-    yield from imported("11_live_vllm_order", "live_order")
+    with imported([EXPERIMENTS, EXPERIMENTS / "11_live_vllm_order"], "live_order") as modules:
+        yield modules["live_order"]
 
 
 def plan_of(folder, **changes):
@@ -333,49 +326,67 @@ def test_a_step_does_not_wait_for_a_worker_that_only_receives(h200_rows):
         check_laws(records, n_workers=8)
 
 
-# 11: the order of a live vLLM's arms.
+# 11: what ways to wait change in a live vLLM.
 
 
 def test_the_order_of_arms_counts_only_pairs_that_the_machine_tells_apart(live_order):
-    measured = {"a": [1.0, 1.1], "b": [1.05, 1.2], "c": [2.0], "d": [3.0]}
+    measured = {"a": [1.0, 1.2], "b": [1.05, 1.1], "c": [2.0, 2.2], "d": [3.0, 3.0]}
     predicted = {"a": 1.0, "b": 0.9, "c": 5.0, "d": 4.0}
     found = live_order.order("tp1", "ms", measured, predicted, 0.02)
     assert (found.n_right, found.n_pairs) == (4, 5)
     assert found.wrong == (("c", "d"),)
-    assert found.tau == pytest.approx(2 / 6)
+    assert found.tau == pytest.approx(4 / 6)
     reversed_ = {arm: -value for arm, value in predicted.items()}
     assert live_order.order("tp1", "ms", measured, reversed_, 0.02).n_right == 1
-    (claim,) = live_order.claims([found], 1)
+    (claim,) = live_order.claims({}, [found], 1)
     assert (claim.id, claim.value, claim.holds) == ("live_vllm/tp1_ms_pairs_right", 0.8, True)
 
 
-def test_the_default_arm_gives_back_the_work_that_made_it(live_order):
-    plan = plan_of("11_live_vllm_order", output=30, replications=1)
-    live = live_order.Live(plan, toy_profile(**SLOW))
-    arm = plan["tp1"]["fitted"]
-    engine, step = 1.5, {1: 3.0, 2: 7.0}
-    plan["tp1"]["sync_ms"] = [live.run(engine, step[1], 1, arm, "sync").ms]
-    for table, n in (("tp1", 1), ("tp2", 2)):
-        for name, row in plan[table]["arms"].items():
-            seen = live.run(engine, step[n], n, name)
-            row["ms"], row["engine_cores"] = [seen.ms], seen.engine_cores
-    fit = live.fit(silent)
-    assert fit.engine_ms == pytest.approx(engine, rel=0.05)
-    assert fit.step_ms[1] == pytest.approx(step[1], rel=0.05)
-    # Two workers on what is left of two cores: several steps may show the same time per token.
-    found = live.run(fit.engine_ms, fit.step_ms[2], 2, arm).ms
-    assert found == pytest.approx(plan["tp2"]["arms"][arm]["ms"][0], rel=0.01)
-    found = {
-        table: {arm: live.run(engine, step[n], n, arm) for arm in plan[table]["arms"]}
-        for table, n in (("tp1", 1), ("tp2", 2))
-    }
-    for o in live_order.orders(plan, found):
-        assert o.n_right == o.n_pairs > 0
+def test_a_drift_from_start_to_start_hides_no_order(live_order):
+    measured = {"a": [1.0, 2.0, 3.0], "b": [1.1, 2.2, 3.3]}
+    found = live_order.order("tp1", "ms", measured, {"a": 1.0, "b": 2.0}, 0.02)
+    assert (found.n_right, found.n_pairs) == (1, 1)
 
 
-def test_a_fit_is_read_as_it_was_stored(live_order):
-    fit = live_order.Fit(1.5, {1: 3.0, 2: 7.0})
-    assert live_order.Fit.read(json.loads(json.dumps(fit.stored()))) == fit
+def test_an_effect_is_counted_within_each_start(live_order):
+    # The second start runs at half the speed, in both worlds.
+    reference = live_order.Arm([3.0, 6.0], [0.9, 0.9], [3.3, 6.6], [1.0, 1.0])
+    arm = live_order.Arm([3.6, 7.2], [0.2, 0.3], [3.63, 7.26], [0.1, 0.2])
+    found = live_order.effect(arm, reference)
+    assert found.measured.value == pytest.approx(1.2)
+    assert found.predicted.value == pytest.approx(1.1)
+    assert found.error.value == pytest.approx(1.1 / 1.2 - 1)
+    assert found.error.low == pytest.approx(found.error.high)
+    assert found.cores_error.value == pytest.approx(-0.1)
+
+
+def test_an_error_is_claimed_at_the_end_that_is_further_from_nothing(live_order):
+    reference = live_order.Arm([3.0, 3.0], [0.9, 0.9], [3.0, 3.0], [0.9, 0.9])
+    arm = live_order.Arm([3.0, 3.03], [0.5, 0.5], [3.0, 3.0], [0.55, 0.55])
+    found = live_order.claims({("tp1", "park"): live_order.effect(arm, reference)}, [], 0)
+    by_id = {claim.id: claim for claim in found}
+    error = by_id["live_vllm/effect_error/tp1-park"]
+    assert error.low == 0.0  # the interval holds 0
+    assert error.value == error.high > 0.03  # its mean is half a percent
+    assert not error.holds
+    assert by_id["live_vllm/cores_error/tp1-park"].holds
+
+
+def test_predictions_are_read_as_vllm_ab_stores_them(live_order, tmp_path):
+    said = [Outcome(0.003, {"scheduler": 1.0, "worker0": 1.0})]
+    came = [Outcome(0.0031, {"scheduler": 0.9, "worker0": 0.95})]
+    write_predictions(tmp_path, [ArmPrediction("vllm", said, came, Estimate.of([0.1, 0.2]))])
+    (path,) = tmp_path.iterdir()
+    assert live_order.read_arms(path) == {"vllm": live_order.Arm([3.1], [0.9], [3.0], [1.0])}
+
+
+@pytest.mark.parametrize("text", [None, "{", '{"vllm": {}}', "[]"])
+def test_what_is_no_prediction_is_refused_by_name(live_order, tmp_path, text):
+    path = tmp_path / "cells.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ValueError, match=r"cells.json is no predictions of 'realrun vllm-ab"):
+        live_order.read_arms(path)
 
 
 # The command.

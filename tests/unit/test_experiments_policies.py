@@ -1,9 +1,6 @@
 """Experiments 04 and 05, on short made-up traces: what they change, replay and report."""
 
-import sys
 import tomllib
-from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,31 +11,24 @@ from shmsim.profile import MachineProfile
 from shmsim.tape import Tape
 from shmsim.units import MS, US
 from shmsim.wait import DOZE, NAP, SPIN
+from tests.scripts import EXPERIMENTS, imported
 from tests.unit.waits import after_waits, context, outcome
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PROFILE = MachineProfile.shipped("vm-2cpu")
-
-
-def imported(folder, *names):
-    """Modules of an experiment, and the plan in its config; forgotten afterwards."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(EXPERIMENTS)
-        patch.syspath_prepend(EXPERIMENTS / folder)
-        yield {name: import_module(name) for name in names}
-        for name, module in list(sys.modules.items()):
-            if Path(getattr(module, "__file__", None) or "/").is_relative_to(EXPERIMENTS):
-                sys.modules.pop(name)
 
 
 @pytest.fixture
 def distance():
-    yield from imported("04_distance_to_bound", "distances", "recording", "run")
+    folders = [EXPERIMENTS, EXPERIMENTS / "04_distance_to_bound"]
+    with imported(folders, "distances", "recording", "run") as modules:
+        yield modules
 
 
 @pytest.fixture
 def ablations():
-    yield from imported("05_stepahead_ablations", "ablated", "arms", "replays", "run")
+    folders = [EXPERIMENTS, EXPERIMENTS / "05_stepahead_ablations"]
+    with imported(folders, "ablated", "arms", "replays", "run") as modules:
+        yield modules
 
 
 def plan_of(folder):

@@ -313,9 +313,91 @@ def test_every_experiment_has_a_plan_and_says_what_it_predicts(runner):
         folder = EXPERIMENTS / name
         assert type(runner.find.read_plan(folder / "config.toml")["seed"]) is int
         text = (folder / "README.md").read_text()
-        for heading in ("Prediction", "Control", "Kill criterion"):
+        for heading in ("Prediction", "Control", "Ablation", "Kill criterion"):
             assert f"## {heading}" in text, f"{name} has no {heading}"
         assert f"experiments/run.py {name[:2]}" in text, f"{name} does not say how it is run"
+
+
+#: Records from a checkout that somebody was editing, and why they are still there.
+EDITED = dict.fromkeys(
+    ("05_stepahead_ablations",),
+    "another record lay uncommitted beside it, which counted as an edited file then; it wants a "
+    "quiet machine for minutes",
+)
+
+
+def test_a_record_is_of_a_commit_and_of_nothing_that_nobody_has(runner):
+    for name in runner.find.names():
+        path = EXPERIMENTS / name / "results" / "record.json"
+        if not path.exists():
+            continue
+        for node in runner.record.read_record(path).nodes.values():
+            assert len(node["commit"]) == 40
+            assert not node["dirty"] or name in EDITED, (
+                f"{name} was recorded on edited files: run it again from a clean checkout"
+            )
+    for path in (EXPERIMENTS / "bench" / "results").glob("*.json"):
+        assert not json.loads(path.read_text()).get("origin", {}).get("dirty"), path
+
+
+def test_only_code_makes_a_checkout_dirty(runner, tmp_path):
+    def git(*arguments):
+        subprocess.run(
+            ["git", "-c", "user.name=x", "-c", "user.email=x", *arguments], cwd=tmp_path, check=True
+        )
+
+    record = tmp_path / "experiments" / "90_made" / "results" / "record.json"
+    code = tmp_path / "experiments" / "90_made" / "run.py"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    code.write_text("x = 1\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "made")
+    assert runner.origin.commit(code.parent)[1] is False
+    record.write_text('{"x": 1}')
+    assert runner.origin.commit(code.parent)[1] is False
+    code.write_text("x = 2\n")
+    assert runner.origin.commit(code.parent)[1] is True
+
+
+def test_what_is_compiled_is_told_by_its_source_and_benches_count(runner, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner.origin, "BENCH", tmp_path / "bench")
+    folder = tmp_path / "90_made"
+    for path in (folder / "run.py", tmp_path / "bench" / "cells.py"):
+        path.parent.mkdir()
+        path.write_text("x = 1\n")
+    before = runner.origin.source_hash(folder)
+    (folder / "made.abi3.so").write_bytes(b"of this compiler")
+    assert runner.origin.source_hash(folder) == before
+    (tmp_path / "bench" / "cells.py").write_text("x = 2\n")
+    assert runner.origin.source_hash(folder) != before
+
+
+def test_a_bench_says_which_code_made_its_record(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from stored import store\n"
+        "store(Path(sys.argv[1]), [], {'cells': 1})"
+    )
+    path = tmp_path / "made.json"
+    subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        env=os.environ | {"PYTHONPATH": f"{EXPERIMENTS / 'bench'}:{EXPERIMENTS.parent}"},
+        check=True, capture_output=True,
+    )  # fmt: skip
+    origin = json.loads(path.read_text())["origin"]
+    assert len(origin["commit"]) in (40, len("unknown"))
+    assert set(origin) == {"commit", "dirty", "started"}
+    assert json.loads((tmp_path / "made_cells.json").read_text()) == {"cells": 1}
+
+
+def test_a_cluster_that_nothing_is_sent_to_is_said(runner, capsys):
+    spec = spec_from_file_location("run_experiments", EXPERIMENTS / "run.py")
+    command = module_from_spec(spec)
+    spec.loader.exec_module(command)
+    for name, says in (("03_spin_thresholds", False), ("12_h200_tables", True)):
+        command.job_of(name, command.parser().parse_args([name, "--cluster", "tcp://x:1"]))
+        assert ("--cluster changes nothing there" in capsys.readouterr().err) == says
 
 
 def test_a_plan_without_a_seed_is_refused(runner, tmp_path):

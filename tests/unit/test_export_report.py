@@ -200,6 +200,14 @@ def test_scheduling_that_differs_from_the_engines_own_is_told_not_set():
         assert flag not in dict(named(answer))
 
 
+def test_more_batches_in_flight_than_an_engine_has_are_told():
+    for in_flight, told in ((2, 0), (3, 1)):
+        engine = EngineConfig(scheduling="async", batches_in_flight=in_flight)
+        answer = asked("vllm-1s", config=replace(SMALL, engine=engine))
+        lines = [line for line in answer.said if "engine.batches_in_flight = 3, and vllm" in line]
+        assert len(lines) == told
+
+
 # The command.
 
 

@@ -3,7 +3,6 @@
 import pytest
 
 from realrun.cuda.facts import (
-    cores_in,
     link_bytes_per_s,
     link_facts,
     pci_address,
@@ -56,14 +55,6 @@ def test_an_address_is_found_under_the_name_that_the_kernel_has_for_it(said, add
 def test_what_is_no_address_is_refused(said):
     with pytest.raises(ValueError, match=r"is no PCI address such as 00000000:1B:00\.0"):
         pci_address(said)
-
-
-@pytest.mark.parametrize(
-    ("text", "cores"),
-    [("0-3,8,10-11\n", (0, 1, 2, 3, 8, 10, 11)), ("5", (5,)), ("", ()), ("\n", ())],
-)
-def test_cores_are_listed_as_the_kernel_lists_them(text, cores):
-    assert cores_in(text) == cores
 
 
 @pytest.mark.parametrize(

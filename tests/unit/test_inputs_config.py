@@ -134,8 +134,8 @@ def test_any_device_reaches_the_processes_of_a_run(parsed, tmp_path):
         'kind = "trace"\ntrace = "m.jsonl"\nformat = "mooncake"'
     )
     costs = WaitCosts(1, 1, 1, 1, 1, 1.0)
-    spec = RunSpec(config.engine, config.handoff, config.workload, config.device, PRESETS["spin"],
-                   costs, 1, 0, (), 100)  # fmt: skip
+    spec = RunSpec(config.engine, config.handoff, config.workload, config.device,
+                   config.payload, PRESETS["spin"], costs, 1, 0, (), 100)  # fmt: skip
     spec.write(tmp_path / "spec.json")
     again = RunSpec.read(tmp_path / "spec.json")
     assert again.device == config.device

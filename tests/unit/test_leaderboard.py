@@ -12,6 +12,7 @@ from tests.report_folders import write_run
 from tests.unit.test_contribute import validation
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "leaderboard"
+RECORD = FOLDER.parent / "10_model_against_machine" / "results"
 
 
 def build(*arguments):
@@ -36,6 +37,44 @@ def bundles(tmp_path):
 def test_what_is_stored_is_what_the_bundles_give():
     done = build("--check")
     assert done.returncode == 0, done.stderr
+
+
+def test_the_board_says_of_experiment_10_what_its_record_says(tmp_path):
+    cells = {
+        cell["name"]: cell["content"]["table"]
+        for cell in json.loads((RECORD / "record.json").read_text())["cells"]
+    }
+    assert {path.parent.name for path in RECORD.glob("*/bundle.json")} == set(cells)
+    board = json.loads((FOLDER / "leaderboard.json").read_text())
+    for name, table in cells.items():
+        text = (RECORD / name / "bundle.json").read_text()
+        only = tmp_path / name / "only"
+        only.mkdir(parents=True)
+        (only / "bundle.json").write_text(text)
+        assert build("--bundles", only, "--out", only.parent).returncode == 0
+        rows = json.loads((only.parent / "leaderboard.json").read_text())["rows"]
+        # The whole board shows these rows for this workload and machine, and no others.
+        place = ("workload", "machine")
+        here = {tuple(row[key] for key in place) for row in rows}
+        shown = [row for row in board["rows"] if tuple(row[key] for key in place) in here]
+        assert shown == rows
+        n_workers = json.loads(text)["settings"]["engine.workers"]
+        figures = sorted(
+            (tpot["measured"] / 1e6, tpot["simulated"] / 1e6, *cores_of(row, n_workers))
+            for row in table.values()
+            for tpot in [row["tpot_p50_ns"]]
+        )
+        names = ("tpot_ms", "model_tpot_ms", "cores", "model_cores")
+        assert sorted(tuple(row[key] for key in names) for row in rows) == [
+            pytest.approx(each) for each in figures
+        ]
+
+
+def cores_of(figures, n_workers):
+    return [
+        figures["scheduler_cores"][world] + n_workers * figures["worker_cores"][world]
+        for world in ("measured", "simulated")
+    ]
 
 
 def test_bundles_become_a_table_for_each_workload_and_machine(bundles, tmp_path):

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from shmsim import metrics
 from shmsim.metrics import (
@@ -63,6 +66,11 @@ def test_quantiles_leave_out_what_has_no_value():
     nothing = quantiles(np.array([np.nan]))
     assert nothing.n == 0
     assert all(map(math.isnan, nothing[1:]))
+
+
+@given(arrays(np.float64, st.integers(1, 40), elements=st.floats(-1e15, 1e15)))
+def test_quantiles_are_those_of_numpy_bit_for_bit(values):
+    assert quantiles(values)[2:] == tuple(np.percentile(values, [50, 99]))
 
 
 def wait(site, call, pending, started_ns, published_ns, seen_ns):
@@ -196,11 +204,14 @@ def test_engines_that_share_a_box_are_summarised_by_role():
     assert (summary.scheduler_cores, summary.worker_cores) == (0.25, 0.1)
 
 
+NO_METRICS = ("between", "quantiles", "summarize")
+
+
 def documented():
     """The table of docs/metrics.md, from the docstrings."""
     lines = ["| metric | what it is | formula |", "|---|---|---|"]
     for name, function in inspect.getmembers(metrics, inspect.isfunction):
-        if function.__module__ != metrics.__name__ or name in ("quantiles", "summarize"):
+        if function.__module__ != metrics.__name__ or name in NO_METRICS:
             continue
         text = inspect.getdoc(function)
         meaning = re.sub(r",? shape ``.*?``", "", text.splitlines()[0])

@@ -3,22 +3,17 @@
 import json
 import subprocess
 import sys
-from importlib import import_module
-from pathlib import Path
 
 import pytest
 
+from tests.scripts import BENCH, imported
 from tests.toy import toy_profile
-
-BENCH = Path(__file__).parents[2] / "experiments" / "bench"
 
 
 @pytest.fixture(scope="module")
 def simulated():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCH)
-        yield import_module("simulated")
-        sys.modules.pop("simulated", None)
+    with imported([BENCH], "simulated") as modules:
+        yield modules["simulated"]
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])

@@ -1,11 +1,16 @@
 """Notebooks as they are stored: without output, saying first what they read, show and take."""
 
 import ast
+import inspect
 import json
 import re
 from pathlib import Path
 
 import pytest
+
+from realrun.cli import calibrate_command
+from shmsim.config import parse_policy
+from shmsim.policy_file import read_policy
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 PATHS = sorted(FOLDER.glob("*.ipynb"))
@@ -83,3 +88,58 @@ def test_what_is_worth_a_test_lives_elsewhere(path):
 def test_the_readme_names_it(path):
     readme = (FOLDER.parent / "README.md").read_text()
     assert f"(notebooks/{path.name})" in readme
+
+
+@every_notebook
+def test_what_a_slider_calls_is_called_once_where_an_error_is_raised(path):
+    """The widget that shows what a slider changed catches what is raised in it."""
+    calls = [node for node in ast.walk(code_of(path)) if isinstance(node, ast.Call)]
+    moved = {
+        ast.unparse(call.args[0])
+        for call in calls
+        if ast.unparse(call.func) == "interactive_output"
+    }
+    direct = {
+        ast.unparse(node.value.func)
+        for node in code_of(path).body
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    }
+    assert moved <= direct
+    assert bool(moved) == path.stem.startswith("03")
+
+
+def test_the_setting_that_notebook_7_prints_works_where_it_is_pasted(tmp_path, monkeypatch, capsys):
+    (path,) = (path for path in PATHS if path.stem.startswith("07"))
+    (code,) = (text for text in map(text_of, cells_of(path, "code")) if "write_policy(" in text)
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    exec(code, {"Path": Path, "chosen": parse_policy("step-ahead")})
+    variables = dict(re.findall(r"(REALRUN_\w+)=(\S+)", capsys.readouterr().out))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert read_policy(Path(variables["REALRUN_VLLM_POLICY"])) == parse_policy("step-ahead")
+    said = " ".join(text_of(cell) for cell in cells_of(path, "markdown"))
+    assert (len(variables), "two variables" in said) == (2, True)
+
+
+def test_how_long_a_calibration_takes_is_said_the_same_everywhere():
+    (said,) = re.findall(r"about (\d+) s", inspect.getdoc(calibrate_command))
+    readme = (FOLDER.parent / "README.md").read_text()
+    tutorial = (FOLDER.parent / "docs/tutorial.md").read_text()
+    notebook = text_of(cells_of(PATHS[1], "markdown")[2])
+    for text in (readme, tutorial, notebook):
+        (line,) = (
+            line for line in text.splitlines() if "realrun calibrate -o profile.json" in line
+        )
+        assert re.findall(r"(\d+) s\b", line) == [said]
+
+
+def test_the_bench_moves_sliders_that_notebook_3_has(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER.parent / "experiments" / "bench")
+    from slider import MOVES, NOTEBOOK, SLIDERS
+
+    assert NOTEBOOK in PATHS
+    texts = [text_of(cell) for cell in cells_of(NOTEBOOK, "code")]
+    (text,) = (text for text in texts if SLIDERS in text)
+    for name in MOVES:
+        assert f'"{name}": ' in text

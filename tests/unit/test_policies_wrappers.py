@@ -14,6 +14,7 @@ from shmsim.policies import (
     Park,
     SpinBudget,
     SpinThenPark,
+    StepAhead,
     WakeAhead,
 )
 from shmsim.units import FOREVER_NS, MS, US, S
@@ -29,7 +30,7 @@ from shmsim.wait import (
     then_park,
 )
 from tests.every_policy import EVERY_POLICY
-from tests.unit.waits import COSTS, context, outcome
+from tests.unit.waits import COSTS, after_waits, context, outcome
 
 B = block_penalty_ns(COSTS)
 
@@ -115,6 +116,8 @@ def test_a_budget_keeps_the_time_spun_to_a_share_whatever_waits_are_like(share, 
 
 # IfPreempted.
 
+TAKEN = outcome(MS, MS + B + 1, preempted=1)
+
 
 def test_a_taken_core_parks_for_some_waits_and_for_twice_as_many_the_next_time():
     policy = IfPreempted(BusySpin(), 2, 8)
@@ -128,7 +131,7 @@ def test_a_taken_core_parks_for_some_waits_and_for_twice_as_many_the_next_time()
 
     held = []
     for _ in range(5):
-        policy = policy.after(context(), outcome(MS, preempted=1))
+        policy = policy.after(context(), TAKEN)
         n, policy = parked(policy)
         held.append(n)
     assert held == [2, 4, 8, 8, 8]
@@ -137,8 +140,25 @@ def test_a_taken_core_parks_for_some_waits_and_for_twice_as_many_the_next_time()
     assert policy == IfPreempted(BusySpin(), 2, 8)
 
 
+@pytest.mark.parametrize("late_ns", [0, 80 * US, B])
+def test_a_core_taken_for_no_longer_than_parking_costs_is_nothing_to_park_for(late_ns):
+    policy = IfPreempted(BusySpin())
+    for _ in range(20):
+        policy = policy.after(context(), outcome(MS, MS + late_ns, preempted=1))
+    assert policy == IfPreempted(BusySpin())
+
+
+@pytest.mark.parametrize("late_ns", [0, 80 * US, B, B + 1, 3 * MS])
+@pytest.mark.parametrize("preempted", [0, 1])
+def test_it_parks_for_what_step_ahead_parks_for(late_ns, preempted):
+    taken = outcome(MS, MS + late_ns, preempted=preempted)
+    wrapped = IfPreempted(BusySpin()).after(context(), taken)
+    own = after_waits(StepAhead(), *[MS] * 10).after(context(), taken)
+    assert (wrapped.learnt_left > 0) == (own.learnt_held > 0)
+
+
 def test_wrappers_wrap_wrappers():
     policy = IfPreempted(Clamped(GraceThenPark(S)))
     assert spun_ns(policy.plan(context())) == 4 * B
-    policy = policy.after(context(), outcome(MS, preempted=1))
+    policy = policy.after(context(), TAKEN)
     assert policy.plan(context()) == only(PARK)

@@ -130,10 +130,16 @@ def test_policies_are_told_by_how_much_a_decision_is_dearer_than_none():
     cold = Curve("asleep_ns", (0.0, 4e6), (constant(5 * US), constant(45 * US)))
     profile.policy_costs["StepAhead"] = {"plan": cold, "after": cold}
     hot = Curve("asleep_ns", (0.0,), (constant(7 * US),))
-    profile.policy_costs["SpinThenPark"] = {"plan": hot, "after": cold}
+    profile.policy_costs["AtRest"] = {"plan": hot, "after": cold}
     assert profile.wait_costs(10.0).deciding_ns == 18 * US
     profile.policy_costs["StepAhead"] = {"plan": hot, "after": hot}
     assert profile.wait_costs(10.0).deciding_ns == 0
+
+
+def test_a_wait_left_undecided_takes_what_parking_takes_where_nobody_measured_it():
+    profile = toy_profile()
+    profile.policy_costs["Park"] = {what: constant(7 * US) for what in ("plan", "after")}
+    assert profile.costs_of_policy("AtRest") is profile.policy_costs["Park"]
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ QUICK = {
 }
 #: Why the others are not called here. They return what the type checker makes them return.
 NOT_CALLED = {
-    "realrun calibrate": "measures for 40 s",
+    "realrun calibrate": "measures for 50 s",
     "realrun run": "starts processes and needs the costs of this box",
     "realrun validate": "the same; tests/real/test_validate_grid.py",
     "realrun demo": "takes minutes",

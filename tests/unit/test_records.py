@@ -1,5 +1,7 @@
 import json
+import sys
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -120,6 +122,32 @@ def test_a_missing_or_damaged_file_is_named(tmp_path):
         read_rows(tmp_path / "steps.parquet", StepRow)
     (tmp_path / "steps.parquet").write_bytes(b"PAR1 and nothing else")
     with pytest.raises(ValueError, match=r"cannot read .*steps\.parquet"):
+        read_rows(tmp_path / "steps.parquet", StepRow)
+
+
+def test_without_pyarrow_rows_are_json_and_either_takes_the_place_of_the_other(
+    tmp_path, monkeypatch
+):
+    row = WaitRow("worker0", 0, 1, 2, True, 3, 4, 5, 6, 7, 8, False, 9, 5)
+    request = RequestRow(0, 5, True, np.int64(10), 2, [7, 9])
+    plain = RunRecords(waits=[row], requests=[request], cores=[CoreRow(0, 9, 4, 2, 3)])
+    plain.write(tmp_path)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pyarrow", None)
+        without.setitem(sys.modules, "pyarrow.parquet", None)
+        other = RunRecords(waits=[row, row], requests=[request])
+        other.write(tmp_path)
+        assert not list(tmp_path.glob("*.parquet"))
+        assert RunRecords.read(tmp_path) == other
+    assert RunRecords.read(tmp_path) == other
+    plain.write(tmp_path)
+    assert [path.name for path in tmp_path.glob("*.json")] == ["meta.json"]
+    assert RunRecords.read(tmp_path) == plain
+
+
+def test_damaged_json_in_place_of_parquet_is_named(tmp_path):
+    (tmp_path / "steps.json").write_text('{"columns": 3}')
+    with pytest.raises(ValueError, match=r"cannot read .*steps\.json"):
         read_rows(tmp_path / "steps.parquet", StepRow)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from realrun.cli import app
-from realrun.report import write_report
+from realrun.report import disturbed_in, write_report
 from realrun.report.html import Html, element, escaped, table
 from realrun.report.parts import quoted
 from realrun.report.replays import typical_plan
@@ -179,12 +179,14 @@ def test_a_lost_wake_up_is_told(bare, tmp_path):
 def test_a_busy_box_is_told_in_the_verdict(bare, tmp_path):
     folder = write_validation(tmp_path / "run")
     assert "Disturbed" not in page_of(folder).text
+    assert not disturbed_in(folder)
     records = records_of()
     wall_ns = records.processes[0].wall_ns
     records.processes[0] = records.processes[0]._replace(run_queue_ns=wall_ns // 20)
     records.write(folder / "records" / "tuned-0-machine")
     verdict, _, _ = page_of(folder).text.partition("What each policy costs")
     assert "in 1 of 1 runs on the machine" in verdict
+    assert disturbed_in(folder) in verdict  # what the command says, too
 
 
 def test_without_the_config_beside_it_a_command_says_that_one_is_needed(bare, tmp_path):

@@ -72,14 +72,14 @@ def test_a_profile_without_a_gpu_does_not_stand_for_one():
         assert ("(no time)" in str(caught.value)) == (machine is left_out)
 
 
-def test_a_gpu_must_say_how_it_is_waited_for_and_a_cpu_where_the_machine_runs_too():
-    silent = replace(ON_GPU, engine=replace(ON_GPU.engine, device_wait=""))
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_whoever_asks_must_say_how_a_device_that_computes_is_waited_for(kind):
+    engine = replace(ON_GPU.engine, device_wait="")
+    silent = replace(ON_GPU, engine=engine, device=replace(ON_GPU.device, kind=kind))
     with pytest.raises(ValueError, match=r"engine\.device_wait is empty"):
         costs_of_run(silent, GPU)
-    cpu = replace(silent, device=replace(ON_GPU.device, kind="cpu"))
-    assert costs_of_run(cpu, GPU).costs == toy_profile().costs
     with pytest.raises(ValueError, match=r"engine\.device_wait is empty"):
-        predict_run(cpu, BusySpin(), GPU, 0)
+        predict_run(silent, BusySpin(), GPU, 0)
 
 
 def test_where_workers_fall_back_the_costs_do_and_it_is_said():

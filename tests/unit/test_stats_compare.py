@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,6 +107,20 @@ def test_a_joint_interval_and_its_p_value_say_the_same():
         effects = np.linspace(0, 2, 9)
         for comparison in against_reference(family(n, 9, rng, effects)):
             assert comparison.is_significant == (comparison.p_value < 0.05)
+
+
+def test_a_difference_that_is_beyond_doubt_survives_holm_over_thousands_of_comparisons():
+    """The law of the maximum is drawn 20,000 times, and so knows no chance below one in that."""
+    rng = np.random.default_rng(11)
+    clear, *others = against_reference(family(60, 8, rng, [9.0] + [0.0] * 7))
+    assert "max-t" in clear.difference.method
+    adjusted = holm([clear.p_value] + [c.p_value for c in others] * 1_000)
+    assert adjusted[0] < 0.001
+    # What draws can tell is theirs still, and less than Bonferroni would say.
+    differences = family(60, 8, np.random.default_rng(7), 0.35)
+    close = against_reference(differences)[0]
+    alone = scipy.stats.ttest_1samp(differences[:, 0], 0).pvalue
+    assert 0.001 < close.p_value < 0.95 * 8 * alone
 
 
 def test_what_is_identical_is_not_significant_and_what_always_differs_is():

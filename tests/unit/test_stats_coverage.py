@@ -1,25 +1,19 @@
 """Do nominal 95 % intervals hold the truth in 93 to 97 of 100 cases? Against known answers."""
 
-import sys
-from importlib import import_module
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy import stats as laws
 
 from shmsim.stats import mean_of_replications
+from tests.scripts import BENCH, imported
 
-BENCH = Path(__file__).parents[2] / "experiments" / "bench"
 SEED, N_RUNS = 20261130, 1_000
 
 
 @pytest.fixture(scope="module")
 def bench():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCH)
-        yield import_module("stats")
-        sys.modules.pop("stats", None)
+    with imported([BENCH], "stats") as modules:
+        yield modules["stats"]
 
 
 @pytest.mark.slow
@@ -29,6 +23,15 @@ def test_ninety_five_percent_intervals_hold_the_truth_that_often(bench, index):
     found = bench.coverage(bench.CASES[index], SEED, N_RUNS)
     assert found.n == N_RUNS
     assert 0.93 <= found.share <= 0.97, found
+
+
+def test_intervals_from_too_little_hold_less_and_the_bench_says_how_much(bench, monkeypatch):
+    monkeypatch.setattr(bench, "_QUICK_REPEATS", 400)
+    found = {c.name: c.share for c in bench.short_of_it(SEED)}
+    assert len(found) == len(bench.SHORT) == 9
+    assert all(0.77 < share < 0.955 for share in found.values())
+    assert found["regenerative/mm1_wait, 100 cycles"] < 0.88
+    assert found["replications/exponential_mean, 5"] < 0.93
 
 
 @pytest.mark.parametrize("n_left_out", [3, 10])

@@ -54,6 +54,7 @@ def test_a_steady_mean_carries_what_is_wrong_with_its_warm_up():
     assert estimate.low < 10 < estimate.high
     assert warm_up.n_cut > 0
     assert (estimate.caveat, estimate.seed) == ("", 1)
+    assert estimate.method.endswith(f"batches, {warm_up.n_cut} of 2000 values cut (MSER-5)")
     rising, _ = steady_mean(np.arange(1_000.0))
     assert "has not settled" in rising.caveat
     assert "neighbouring batches are correlated" in rising.caveat

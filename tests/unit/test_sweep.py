@@ -11,9 +11,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 import shmsim.sim.sweep as running
+from shmsim.cli import app
 from shmsim.config import (
+    CoresConfig,
     DeviceConfig,
     NamedPolicy,
     PayloadConfig,
@@ -21,12 +24,13 @@ from shmsim.config import (
     WorkloadConfig,
     parse_policy,
 )
-from shmsim.figures import FIGURES, figures_of, shown, summarize_with_intervals
-from shmsim.metrics import summarize, tpot_ns
+from shmsim.figures import FIGURES, figures_of, shown, summarize_with_intervals, warm_ups
+from shmsim.metrics import summarize, tpot_ns, ttft_ns
 from shmsim.policies import PRESETS, BusySpin
+from shmsim.sim.engine import summarize_with
 from shmsim.sim.run import simulate
-from shmsim.sim.sweep import predict, sweep
-from shmsim.stats import Precision
+from shmsim.sim.sweep import sweep
+from shmsim.stats import Precision, mser5
 from shmsim.sweep.key import _profile_hash, model_files, point_key, profile_hash
 from shmsim.sweep.plan import Cell, SweepPlan, plan_of
 from shmsim.sweep.report import cell_table, footnotes
@@ -53,9 +57,9 @@ def runs(monkeypatch):
 
     def watched(config, policy, profile, replication, engine):
         done.append((type(policy).__name__, replication))
-        return predict(config, policy, profile, replication, engine)
+        return summarize_with(config, policy, profile, replication, engine)
 
-    monkeypatch.setattr(running, "predict", watched)
+    monkeypatch.setattr(running, "summarize_with", watched)
     return done
 
 
@@ -196,6 +200,21 @@ def test_the_recurrence_runs_all_policies_of_a_tape_at_once(tmp_path, monkeypatc
     assert sweep(plan(), tmp_path, jobs=4) == expected
     assert together == [(2, i, 4) for i in range(3)]
     assert len(point_files(tmp_path)) == 6
+
+
+@pytest.mark.timeout(400)  # who comes first waits for the compiler
+def test_a_sweep_by_the_compiled_engines_finds_the_bits_of_simpy(monkeypatch):
+    shared = replace(SHORT, cores=CoresConfig(n=2))
+    two = [parse_policy(f"SpinThenPark:window={window}") for window in ("100us", "2ms")]
+    asked = plan_of({"own": SHORT, "shared": shared}, two, PROFILE, replications=2)
+    expected = sweep(asked, jobs=1)
+    of_cells = [("own", "recurrence"), ("shared", "events")]
+    monkeypatch.setattr(running, "_COMPILES_FROM_STEPS", {"recurrence": 0, "events": 0})
+    engines = running.engines_for(asked, [p for cell in (0, 1) for p in asked.points(cell, 0, 2)])
+    assert {(asked.cells[p.cell].name, engine) for p, engine in engines.items()} == set(of_cells)
+    monkeypatch.setattr("shmsim.sim.run.simulate_box", None)  # it does run elsewhere
+    found = sweep(asked, jobs=1)
+    assert repr(found.to_pylist()) == repr(expected.to_pylist())
 
 
 # Keys.
@@ -479,7 +498,12 @@ def test_one_long_run_has_intervals_from_its_own_stretches():
     estimates = summarize_with_intervals([run])
     assert estimates["ttft_mean_ns"].method.startswith("regenerative")
     assert estimates["tpot_mean_ns"].method.startswith("batch means")
-    assert estimates["tpot_p50_ns"].method == "sectioning, 16 sections"
+    cuts = warm_ups(run)
+    for name in ("tpot", "itl"):
+        said = f"{cuts[name].n_cut} of {cuts[name].n} values cut (MSER-5)"
+        assert estimates[f"{name}_mean_ns"].method.endswith(f" batches, {said}")
+        assert estimates[f"{name}_p50_ns"].method == f"sectioning, 16 sections, {said}"
+    assert cuts["ttft"] == mser5(ttft_ns(run.requests))
     assert estimates["tpot_p50_ns"].low < estimates["tpot_p50_ns"].high
     mean = np.nanmean(tpot_ns(run.requests))  # a request of one token has none
     assert estimates["tpot_mean_ns"].value == pytest.approx(mean, rel=0.05)
@@ -502,3 +526,26 @@ def test_a_stored_point_is_json_with_a_checksum(tmp_path):
     (path,) = point_files(tmp_path)
     content = json.loads(path.read_text())
     assert set(content) == {"key", "figures", "sha256"}
+
+
+def test_simulate_says_what_one_run_was_cut_by_and_what_its_intervals_rest_on(tmp_path):
+    lengths = "prompt_p50 = 9\nprompt_p95 = 9\noutput_p50 = 6\noutput_p95 = 9\n"
+    (tmp_path / "config.toml").write_text(f"[workload]\nrequests = 60\n{lengths}")
+    command = ["simulate", str(tmp_path / "config.toml"), "-p", "vm-2cpu", "--policy", "spin"]
+
+    def told(*more):
+        return CliRunner().invoke(app, [*command, *more]).output
+
+    found = json.loads(told("-r", "1", "--json"))
+    cut = found["warm_up"]["spin"]["itl"]
+    assert cut["n"] > 200
+    of_itl = f"{cut['n_cut']} of {cut['n']}"
+    estimate = found["policies"]["spin"]["itl_mean_ns"]
+    assert estimate["method"].endswith(f", {of_itl} values cut (MSER-5)")
+    said = " ".join(told("-r", "1").split())
+    assert "from batches and sections of one run of seed" in said
+    assert "n = 1 replications" not in said
+    assert "values of spin that were cut: TTFT 0 of 60, TTFT after idle" in said
+    assert f"ITL {of_itl}" in said
+    assert "95 % intervals, n = 2 replications of seed" in " ".join(told("-r", "2").split())
+    assert "warm_up" not in json.loads(told("-r", "2", "--json"))

@@ -8,11 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from shmsim.cli import app
+from shmsim.config import CoresConfig, EngineConfig, RunConfig, WorkloadConfig
 from shmsim.metrics import step_time_ns
 from shmsim.policies import PRESETS
-from shmsim.records import CoreRow, SliceRow
+from shmsim.profile import MachineProfile
+from shmsim.records import CoreRow, RunRecords, SliceRow
 from shmsim.sim.box import Box
 from shmsim.sim.cores import Schedule
+from shmsim.sim.run import simulate_box, together
 from shmsim.timeline import Window, window_of_steps, write_timeline
 from shmsim.units import MS, US
 from shmsim.wait import DEVICE_DONE, DOZE, KIND_NAMES, PARK, SPIN, WORKER_SLOT
@@ -147,6 +150,36 @@ def test_the_core_tracks_of_a_run_on_shared_cores_are_the_cpu_accounted(tmp_path
     assert found.on("core 0", "core")
 
 
+@pytest.mark.parametrize("scheduling", ["sync", "async"])
+def test_engines_that_share_a_box_do_not_share_tracks(tmp_path, scheduling):
+    config = RunConfig(
+        engine=EngineConfig(workers=2, scheduling=scheduling),
+        workload=WorkloadConfig(requests=3, output_p50=4, output_p95=4),
+        cores=CoresConfig(n=3, engines=2),
+    )
+    engines = simulate_box(config, PRESETS["park"], MachineProfile.shipped("vm-2cpu"), traces=True)
+    records = together(engines)
+    path = tmp_path / "trace.json"
+    write_timeline(records, path, None)
+    found = check_timeline(records, path, engines)
+    for number in range(2):
+        names = ("scheduler", "worker0", "worker1", "device")
+        assert {f"engine{number}/{name}" for name in names} <= set(found.tracks)
+        assert found.counters[f"engine{number}/requests in the system"][-1][1] == 0
+    assert window_of_steps(records, ":2")[1] == engines[0].steps[1].seen_ns
+
+
+def test_rows_that_do_not_say_of_which_engine_they_are_are_refused(tmp_path):
+    config = RunConfig(
+        workload=WorkloadConfig(requests=2, output_p50=2, output_p95=2),
+        cores=CoresConfig(n=2, engines=2),
+    )
+    first, second = simulate_box(config, PRESETS["park"], MachineProfile.shipped("vm-2cpu"))
+    records = replace(together([first, second]), steps=first.steps)
+    with pytest.raises(ValueError, match=r"of 2 engines, steps of 1 and requests of 2"):
+        write_timeline(records, tmp_path / "trace.json")
+
+
 @pytest.mark.parametrize("policy", ["spin", "park", "wake-ahead"])
 def test_without_an_idle_moment_waits_and_work_are_all_the_cpu_time(tmp_path, policy):
     """To the nanosecond, until the goodbye: the last that one publishes and the other sees."""
@@ -241,3 +274,45 @@ def test_the_command_reads_records_and_writes_a_timeline(tmp_path):
     assert json.dumps(found.on("device")[0].args["step"]) == "1"
     refused = CliRunner().invoke(app, ["timeline", str(tmp_path / "run"), "--steps", "5"])
     assert refused.exit_code == 2
+
+
+SHORT = """
+[workload]
+requests = 2
+output_p50 = 5
+output_p95 = 5
+"""
+
+
+def simulated(folder, text, *options):
+    (folder / "config.toml").write_text(text)
+    command = ["simulate", str(folder / "config.toml"), "-p", "vm-2cpu", "--policy", "spin", "-r2"]
+    return CliRunner().invoke(app, [*command, *options])
+
+
+def test_the_command_records_who_was_on_which_core_if_it_is_asked_to(tmp_path):
+    config = f"{SHORT}[cores]\nn = 2\n"
+    figures = []
+    for name, options in (("without", ()), ("with", ("--cores",))):
+        out = tmp_path / name
+        done = simulated(tmp_path, config, "-o", str(out), "--json", *options)
+        assert done.exit_code == 0, done.output
+        figures.append(json.loads(done.stdout)["policies"])
+    plain, traced = (RunRecords.read(tmp_path / name / "spin") for name in ("without", "with"))
+    assert not plain.slices
+    assert {row.core for row in traced.slices} == {0, 1}
+    assert (plain.waits, figures[0]) == (traced.waits, figures[1])
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "said"),
+    [
+        ("[cores]\nn = 2\n", (), "--out"),
+        ("", ("-o", "records"), "set cores.n"),
+    ],
+)
+def test_cores_that_nobody_would_see_are_refused(tmp_path, monkeypatch, more, options, said):
+    monkeypatch.chdir(tmp_path)
+    done = simulated(tmp_path, SHORT + more, "--cores", *options)
+    assert done.exit_code == 2
+    assert said in done.stderr

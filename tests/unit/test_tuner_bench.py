@@ -1,9 +1,6 @@
 """What experiments/bench/policies.py makes of runs, on tiny ones of the model."""
 
-import sys
 from dataclasses import replace
-from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +10,8 @@ from shmsim.policies import BusySpin, Park, StepAhead
 from shmsim.profile import MachineProfile
 from shmsim.sim.run import simulate
 from shmsim.wait import SCHEDULER_RECV
+from tests.scripts import BENCH, imported
 
-BENCH = Path(__file__).parents[2] / "experiments" / "bench"
 PROFILE = MachineProfile.shipped("vm-2cpu")
 TINY = RunConfig(
     workload=WorkloadConfig(
@@ -25,12 +22,8 @@ TINY = RunConfig(
 
 @pytest.fixture(scope="module")
 def bench():
-    names = ("crowded", "regret", "turns")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCH)
-        yield {name: import_module(name) for name in names}
-        for name in names:
-            sys.modules.pop(name, None)
+    with imported([BENCH], "crowded", "regret", "turns") as modules:
+        yield modules
 
 
 @pytest.mark.slow

@@ -96,7 +96,7 @@ def test_the_default_is_kept_where_nothing_is_better_and_it_says_so(runs):
 
 def test_the_same_call_gives_the_same_and_a_second_one_runs_nothing(tmp_path, monkeypatch):
     first = tuned_for("then cpu", tmp_path)
-    monkeypatch.setattr("shmsim.sim.sweep.predict", lambda *_: pytest.fail("ran again"))
+    monkeypatch.setattr("shmsim.sim.sweep.summarize_with", lambda *_: pytest.fail("ran again"))
     assert repr(tuned_for("then cpu", tmp_path)) == repr(first)
 
 

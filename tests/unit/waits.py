@@ -28,7 +28,12 @@ def outcome(published_after_ns, seen_after_ns=None, *, stage=0, preempted=0, ove
     return WaitOutcome(published_after_ns, seen_ns, stage, cpu, overshoot_ns, False, preempted)
 
 
+GOLDEN = 0.6180339887498949
+
+
 def after_waits(policy, *waits_ns, **known):
-    for wait_ns in waits_ns:
-        policy = policy.after(context(**known), outcome(wait_ns))
+    """Let it learn from waits, each with another number, spread evenly."""
+    for i, wait_ns in enumerate(waits_ns):
+        ctx = context(**{"uniform": i * GOLDEN % 1.0, **known})
+        policy = policy.after(ctx, outcome(wait_ns))
     return policy

@@ -22,15 +22,16 @@ N_STEPS = 60
 def block_of(start: int, arm: str, tpot_s: float = TPOT_S) -> Block:
     """One generation."""
     cores = {"scheduler": 0.9, "worker0": 0.8, "front end": 0.1}
+    threads = {name: {"main": used} for name, used in cores.items()}
     counters = {"scheduler": Counters(1, 0, 0, sent=80)}
-    return Block(start, arm, tpot_s, math.nan, cores, 0.9, 0.0, 0, 0.01, [[1]], counters)
+    return Block(start, arm, tpot_s, math.nan, cores, threads, 0.0, 0.0, 0, 0.01, "abc", counters)
 
 
 def write_stored(folder: Path, n_by_policy: int = 0) -> Stored:
     """Two starts of an engine with one worker and three streams."""
     folder.mkdir(parents=True)
     blocks = [block_of(start, arm) for start in range(PLAN.starts) for arm in ARMS]
-    stored = Stored(PLAN, blocks, "vllm 0", MACHINE)
+    stored = Stored(PLAN, blocks, {}, "vllm 0", MACHINE)
     write_comparison(folder, stored)
     write_policy(folder / "arm1.json", NamedPolicy("park", PRESETS["park"]), {})
     MachineProfile.shipped("vm-2cpu").write(folder / PROFILE)

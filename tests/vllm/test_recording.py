@@ -32,7 +32,7 @@ class Way:
         process = Process((Arm("vllm"),), TYPICAL_COSTS, Control.private(0), None, self.trace)
         self.ring = Beside.open(folder / "ring", 1, 4)
         self.process = process
-        self.writer = WriteRecorder(process, self.ring, SCHEDULER_SLOT, 0, 1)
+        self.writer = WriteRecorder(process, self.ring, SCHEDULER_SLOT, 0, [0])
         self.reader = ReadRecorder(process, self.ring, WORKER_RECV, 0, window_s)
 
     def write(self, slot=b"\0\0\1\0\0\0\5hello"):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from realrun.vllm.control import Counters
-from realrun.vllm.engine import CpuTime, Usage
+from realrun.vllm.engine import Usage
 from realrun.vllm.soak import (
     OURS,
     STORE,
@@ -45,11 +45,14 @@ class Scripted:
     def counters(self):
         ours = {"waits": self.sent, "rung": self.sent}
         theirs = {"vllm_waits": self.sent, "pinged": self.sent}
-        scheduler = Counters(1, 0, 0, sent=self.sent, **(ours if self.by_policy else theirs))
-        return {"scheduler": scheduler, "worker0": Counters(2, 1, 0, rescued=self.sent // 1000)}
+        counted = {"sent": self.sent, **(ours if self.by_policy else theirs)}
+        return {
+            "scheduler": Counters(1, 0, 0, **counted),
+            "worker0": Counters(2, 1, 0, rescued=self.sent // 1000, **counted),
+        }
 
     def usage(self):
-        return Usage({"scheduler": CpuTime(5, 5)}, 10)
+        return Usage({"scheduler": {"main": 5, "others": 5}}, 10, 0)
 
 
 def silent(_share, _text):

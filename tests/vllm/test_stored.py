@@ -8,6 +8,7 @@ from realrun.vllm.ab import LOG
 from realrun.vllm.arms import read_costs
 from realrun.vllm.stored import (
     PREDICTIONS,
+    TRACE_FOLDER,
     arm_policies,
     clear,
     read_comparison,
@@ -21,17 +22,36 @@ from shmsim.wait import TYPICAL_COSTS
 from tests.vllm.comparisons import ARMS, PLAN, write_stored
 
 
-def without_tokens(blocks):
-    # NaN is not even itself.
-    return [repr(block._replace(tokens=[])) for block in blocks]
-
-
-def test_what_was_stored_comes_back_without_its_tokens(tmp_path):
+def test_what_was_stored_comes_back_with_the_hash_of_its_tokens(tmp_path):
     stored = write_stored(tmp_path / "ab")
     back = read_comparison(tmp_path / "ab")
-    assert without_tokens(back.blocks) == without_tokens(stored.blocks)
+    assert list(map(repr, back.blocks)) == list(map(repr, stored.blocks))  # NaN is not even itself
+    assert {block.tokens_sha256 for block in back.blocks} == {"abc"}
     assert back.plan == PLAN
     assert (back.engine, back.machine) == (stored.engine, stored.machine)
+
+
+def test_one_from_before_there_were_hashes_and_threads_is_read_too(tmp_path):
+    write_stored(tmp_path / "ab")
+    path = tmp_path / "ab" / f"{PLAN.cell}.json"
+    content = json.loads(path.read_text())
+    for block in content["blocks"]:
+        del block["threads"], block["tokens_sha256"]
+        block |= {"main_share": 0.75, "tokens": []}
+    path.write_text(json.dumps(content))
+    block = read_comparison(tmp_path / "ab").blocks[0]
+    assert block.threads["scheduler"] == pytest.approx({"main": 0.675, "others": 0.225})
+    assert block.tokens_sha256 == ""
+
+
+def test_one_that_does_not_say_which_engine_it_was_is_told_by_its_records(tmp_path):
+    write_stored(tmp_path / "ab")
+    path = tmp_path / "ab" / f"{PLAN.cell}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "engine": ""}))
+    assert read_comparison(tmp_path / "ab").engine == "vllm 0"
+    for trace in (tmp_path / "ab" / TRACE_FOLDER).rglob("*.trace"):
+        trace.unlink()
+    assert read_comparison(tmp_path / "ab").engine == "unknown"
 
 
 def test_what_is_no_comparison_is_refused_with_its_name(tmp_path):

@@ -12,7 +12,8 @@ from shmsim.sim.events.compiling import compiled
 from shmsim.sim.events.cores import is_full, run_thread, sleep_thread, wake_thread
 from shmsim.sim.events.luck import cost_at, next_cost, table_cost
 from shmsim.sim.events.memory import Numbers, Words
-from shmsim.sim.events.sources import publish, release
+from shmsim.sim.events.sources import further_ns, publish, release
+from shmsim.wait import is_left_undecided
 
 # Routines.
 (
@@ -80,13 +81,16 @@ def rest(s: Words, lane: int, mode: int, rested_ns: int) -> None:
         s[lane + w.L_COLD_AFTER] = max(s[lane + w.L_COLD_AFTER], rested_ns)
 
 
+is_left = compiled(is_left_undecided)
+
+
 @compiled
-def undecided(s: Words, site: int, call: int) -> int:
-    """How many waits the policy of a call leaves undecided from here on."""
-    word = s[site + w.Z_REST]
-    if word < 0:
-        return 0
-    return s[s[site + w.Z_STATE] + call * s[site + w.Z_STATE_WORDS] + word]
+def looks_of(s: Words, x: Numbers, site: int, call: int) -> float:
+    """From what share of its waits the policy of a call learns, below 1 while it rests."""
+    number = s[site + w.Z_LOOKS]
+    if number < 0:
+        return 1.0
+    return x[s[site + w.Z_NUMBERS] + call * s[site + w.Z_STATE_NUMBERS] + number]
 
 
 @compiled
@@ -100,7 +104,9 @@ def learn(s: Words, x: Numbers, process: int, lane: int) -> None:
         for i in range(n):
             lesson = s[site + w.Z_FINISHED] + w.LESSON * i
             call = s[lesson + w.X_CALL]
-            after = s[site + (w.Z_IDLE_AFTER if undecided(s, site, call) > 1 else w.Z_AFTER)]
+            uniform = s[site + w.Z_FINISHED_UNIFORM] + i
+            is_idle = is_left(looks_of(s, x, site, call), x[uniform])
+            after = s[site + (w.Z_IDLE_AFTER if is_idle else w.Z_AFTER)]
             ask(
                 s[site + w.Z_POLICY],
                 s,
@@ -109,7 +115,7 @@ def learn(s: Words, x: Numbers, process: int, lane: int) -> None:
                 s[site + w.Z_STATE] + call * s[site + w.Z_STATE_WORDS],
                 s[site + w.Z_NUMBERS] + call * s[site + w.Z_STATE_NUMBERS],
                 lesson,
-                s[site + w.Z_FINISHED_UNIFORM] + i,
+                uniform,
                 0,
             )
             index = s[site + w.Z_N_LEARNT]
@@ -218,7 +224,7 @@ def publishing(s: Words, x: Numbers, p: int) -> bool:
         if not busy(s, p, lane, s[p + w.U_WORK] + copy_ns):
             return False
     s[written + w.M_PUBLISHED] = s[w.NOW]
-    n_armed = publish(s, x, ring, written, s[actor + w.A_COURIER])
+    n_armed = publish(s, x, ring, written, s[actor + w.A_COURIER], s[actor + w.A_DRAWS])
     _ring_bell(s, x, actor, lane, s[ring + w.R_N_PUBLISHED], n_armed, s[w.DETAIL])
     s[p + w.P_ROUTINE] = s[p + w.U_CALLER]
     return True
@@ -231,11 +237,10 @@ def _ring_bell(
     draws = s[actor + w.A_DRAWS]
     if n_armed:
         s[actor + w.A_NOTIFIED] += 1
-        along = float(asleep_ns)
-        first_ns = further_ns = table_cost(s, x, draws, w.NOTIFY_ARMED, index, along)
-        if n_armed > 1 and s[draws + w.NOTIFY_FURTHER] != 0:
-            further_ns = table_cost(s, x, draws, w.NOTIFY_FURTHER, index, along)
-        s[lane + w.L_OWED] += first_ns + (n_armed - 1) * further_ns
+        ring_ns = table_cost(s, x, draws, w.NOTIFY_ARMED, index, float(asleep_ns))
+        if n_armed > 1:
+            ring_ns += (n_armed - 1) * further_ns(s, x, draws, index, asleep_ns)
+        s[lane + w.L_OWED] += ring_ns
     else:
         s[actor + w.A_ELIDED] += 1
         s[lane + w.L_OWED] += table_cost(s, x, draws, w.NOTIFY_UNARMED, index, 0.0)

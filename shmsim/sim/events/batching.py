@@ -54,12 +54,18 @@ def next_arrival_ns(s: Words, batcher: int) -> int:
 
 
 @compiled
+def batch_of(s: Words, batcher: int, step: int) -> int:
+    """The batch of a step that is in flight, or in the making."""
+    number = step % s[batcher + w.BA_N_BATCHES]
+    return s[batcher + w.BA_BATCHES] + s[batcher + w.BA_BATCH_WORDS] * number
+
+
+@compiled
 def form(s: Words, batcher: int) -> int:
     """Form the next batch: a token for whoever decodes, then prompt chunks."""
     step = s[batcher + w.BA_STEP]
     s[batcher + w.BA_STEP] = step + 1
-    # Two batches are in flight at most, and the one in the making is neither.
-    batch = s[batcher + w.BA_BATCHES] + s[batcher + w.BA_BATCH_WORDS] * (step % 4)
+    batch = batch_of(s, batcher, step)
     budget = s[batcher + w.BA_MAX_TOKENS]
     running = s[batcher + w.BA_RUNNING]
     n_decode = n_chunks = n_prefill = n_kv = n_left = 0

@@ -14,7 +14,7 @@ from shmsim.sim.events import words as w
 from shmsim.sim.events.acting import BALANCER, PERIODS, REPLIES, SCHEDULER, THIEF, WORKER
 from shmsim.sim.events.luck import BLOCK
 from shmsim.sim.events.memory import Float64Array, Int64Array, Memory
-from shmsim.sim.events.policy import rest_word, route_function, store_policy, wait_function
+from shmsim.sim.events.policy import looks_number, route_function, store_policy, wait_function
 from shmsim.sim.events.step_law import StepLuck, store_law
 from shmsim.sim.run import _device_policy, _schedule
 from shmsim.tape import Tape
@@ -269,8 +269,8 @@ class _Actors:
         worker = "" if is_scheduler else "worker_"
         names = (*_WAIT_COSTS, f"{worker}rehearsal", *(f"{worker}{name}" for name in _SLOW))
         cost = self._profile.costs_of_policy(type(policy).__name__)
-        rest = rest_word(policy)
-        idle = self._profile.costs_of_policy(AT_REST) if rest >= 0 else {}
+        looks = looks_number(policy)
+        idle = self._profile.costs_of_policy(AT_REST) if looks >= 0 else {}
         state, n_words, numbers, n_numbers = store_policy(memory, policy)
         store_policy(memory, policy)  # the second call's, right behind
         site = memory.record(
@@ -288,7 +288,7 @@ class _Actors:
                 w.Z_AFTER: luck.stream(entity, "after", cost["after"]),
                 w.Z_IDLE_PLAN: luck.stream(entity, "plan", idle["plan"]) if idle else 0,
                 w.Z_IDLE_AFTER: luck.stream(entity, "after", idle["after"]) if idle else 0,
-                w.Z_REST: rest,
+                w.Z_LOOKS: looks,
                 w.Z_FINISHED: memory.words(w.LESSON * w.FINISHED_ROOM),
                 w.Z_FINISHED_UNIFORM: memory.numbers(w.FINISHED_ROOM),
             },
@@ -366,6 +366,7 @@ def _batcher(memory: Memory, config: RunConfig, workload: Workload) -> int:
         )
     ]
     words_each = w.BT_TOKENS + 2 * n_sequences
+    n_batches = config.engine.depth + 1  # those in flight, and the one in the making
     batcher = memory.record(
         w.BATCHER,
         {
@@ -376,7 +377,8 @@ def _batcher(memory: Memory, config: RunConfig, workload: Workload) -> int:
             w.BA_MAX_TOKENS: config.engine.max_batched_tokens,
             w.BA_LAST_COMPLETED: -1,
             w.BA_RUNNING: memory.words(n_sequences + 1),
-            w.BA_BATCHES: memory.words(4 * words_each),
+            w.BA_BATCHES: memory.words(n_batches * words_each),
+            w.BA_N_BATCHES: n_batches,
             w.BA_BATCH_WORDS: words_each,
         },
     )
@@ -405,7 +407,7 @@ def _bulk(memory: Memory, config: RunConfig) -> int:
             w.BU_PER_TOKEN: payload.bytes_per_prefill_token if carries else 0,
             w.BU_DIVERT: payload.divert_bytes,
             w.BU_SLOT_BYTES: config.handoff.slot_bytes or largest_bytes(engine.max_sequences),
-            w.BU_MEMORY: ("none", "registered", "pageable").index(payload.memory),
+            w.BU_MEMORY: ("none", "registered", "pinned", "pageable").index(payload.memory),
             w.BU_OUTPUT: payload.output_bytes,
             w.BU_N_DEVICES: engine.n_devices if payload.memory != "none" else 0,
             w.BU_N_READERS: engine.workers,
@@ -441,10 +443,9 @@ def _engine(
     """One engine; also its processes in the order of their start, and their names."""
     engine = config.engine
     is_async = engine.scheduling == "async"
-    depth = 2 if is_async else 1
     asked = wait_function(policy)
     n_replies = engine.workers if config.handoff.replies == "all" else 1
-    most = engine.calls_per_step * depth
+    most = engine.calls_per_step * engine.depth
     is_gated = engine.n_devices == engine.workers
     n_slots = config.handoff.slots
     luck = _Luck(memory, profile, tape)
@@ -479,7 +480,7 @@ def _engine(
         {
             w.EN_IS_ASYNC: is_async,
             w.EN_N_CALLS: engine.calls_per_step,
-            w.EN_DEPTH: depth,
+            w.EN_DEPTH: engine.depth,
             w.EN_N_WORKERS: engine.workers,
             w.EN_N_DEVICES: engine.n_devices,
             w.EN_N_REPLIES: n_replies,

@@ -16,6 +16,7 @@ BLOCKS_FROM_BYTES = 16 * MIB
 LINE_BYTES = 64
 COUNT_BYTES = 8
 ROW_BYTES = 32
+NOTHING = -1  # is held by a copy from a buffer
 
 
 @compiled
@@ -299,10 +300,15 @@ def taking(s: Words, x: Numbers, p: int) -> bool:
         state = 4
         if has_device:
             state = 3
+            wanted = s[bulk + w.BU_MEMORY]
             last = sent + w.SE_PARTS + w.PART * (s[sent + w.SE_N_PARTS] - 1)
             # Only the arena can be registered: the other routes end in memory of their own.
-            memory = s[bulk + w.BU_MEMORY] if s[last + w.PT_ROUTE] == ARENA else w.PAGEABLE
+            is_in_arena = s[last + w.PT_ROUTE] == ARENA
+            memory = wanted if is_in_arena or wanted == w.PINNED else w.PAGEABLE
             s[p + w.I_OWN] = memory
+            if memory == w.PINNED:
+                s[p + w.I_STATE] = 7
+                return busy(s, p, lane, size_cost(s, x, draws, w.MEMCPY, n_bulk))
             is_blocked = memory == w.PAGEABLE and n_bulk >= BLOCKS_FROM_BYTES
             if is_blocked and await_stream(s, device, step, p):
                 thread = s[lane + w.L_THREAD]
@@ -315,8 +321,11 @@ def taking(s: Words, x: Numbers, p: int) -> bool:
         if s[lane + w.L_THREAD] == 0:
             s[actor + w.A_CPU] += s[w.NOW] - s[p + w.I_STARTED]
         state = 3
+    if state == 7:
+        let_go(s, bulk, rank, sent)
+        state = 3
     if state == 3:
-        is_registered = s[p + w.I_OWN] == w.REGISTERED
+        is_registered = s[p + w.I_OWN] != w.PAGEABLE
         call = w.H2D_CALL_REGISTERED if is_registered else w.H2D_CALL_PAGEABLE
         whole = w.H2D_REGISTERED if is_registered else w.H2D_PAGEABLE
         call_ns = size_cost(s, x, draws, call, n_bulk)
@@ -324,7 +333,8 @@ def taking(s: Words, x: Numbers, p: int) -> bool:
         s[p + w.I_STATE] = 5
         return busy(s, p, lane, call_ns)
     if state == 5:
-        copy(s, device, step, max(s[p + w.I_LANDS_AFTER], 0), engine, rank, sent)
+        held = NOTHING if s[p + w.I_OWN] == w.PINNED else sent
+        copy(s, device, step, max(s[p + w.I_LANDS_AFTER], 0), engine, rank, held)
         state = 4
     if state == 4:
         s[p + w.I_STATE] = 6

@@ -18,7 +18,7 @@ from shmsim.sim.events.acting import (
     reading,
 )
 from shmsim.sim.events.agenda import go_on_now, schedule, take_next
-from shmsim.sim.events.bulk import let_go, taking, writing
+from shmsim.sim.events.bulk import NOTHING, let_go, taking, writing
 from shmsim.sim.events.compiling import compiled
 from shmsim.sim.events.cores import balance, core_timer, give_back, poke, refill, steal, throttle
 from shmsim.sim.events.device import finish
@@ -167,7 +167,8 @@ def run_events(s: Words, x: Numbers) -> int:
             serve_next(s, about)
         elif event == w.LANDED:
             engine = s[about + w.CP_ENGINE]
-            let_go(s, s[engine + w.EN_BULK], s[about + w.CP_RANK], s[about + w.CP_SENT])
+            if s[about + w.CP_SENT] != NOTHING:
+                let_go(s, s[engine + w.EN_BULK], s[about + w.CP_RANK], s[about + w.CP_SENT])
         elif event == w.STREAM_FREE:
             _stream_free(s, x, about)
         elif event == w.ENDED:

@@ -114,14 +114,14 @@ def store_policy(memory: Memory, policy: Any) -> tuple[int, int, int, int]:
     return memory.store(words), len(words), memory.store_numbers(numbers), len(numbers)
 
 
-def rest_word(policy: WaitPolicy) -> int:
-    """Which of its words counts the waits that a policy leaves undecided; -1 if it never does."""
+def looks_number(policy: WaitPolicy) -> int:
+    """Which of its numbers says from what share of the waits it learns; -1 if it never rests."""
     kind: Any = type(policy)
     if not can_rest(kind):
         return -1
     fields = kind._fields[: kind._fields.index(REST_FIELD)]
     before = _values(tuple(getattr(policy, field) for field in fields))
-    return sum(not isinstance(value, float) for value in before)
+    return sum(isinstance(value, float) for value in before)
 
 
 def wait_function(policy: WaitPolicy) -> int:

@@ -1,5 +1,7 @@
 """Rows of `shmsim.records` out of the memory of a run that has ended."""
 
+from typing import cast
+
 import numpy as np
 
 from shmsim.records import CoreRow, ProcessRow, RequestRow, RunRecords, StepRow, WaitRow
@@ -28,6 +30,23 @@ def records_of(finished: Finished) -> list[RunRecords]:
     ]
 
 
+def records_without_steps(finished: Finished) -> list[RunRecords]:
+    """Records of each engine without steps and waits, and with views for lists of tokens.
+
+    So nothing is made for each step or token.
+    """
+    run = finished.run
+    cores = core_rows(run)
+    return [
+        RunRecords(
+            requests=requests_with_views(run.s, engine),
+            processes=process_rows(run, engine),
+            cores=list(cores),
+        )
+        for engine in run.engines
+    ]
+
+
 def step_rows(finished: Finished, number: int) -> list[StepRow]:
     """Steps of one engine."""
     rows = finished.steps
@@ -49,7 +68,13 @@ def wait_rows(finished: Finished, engine: Engine) -> list[WaitRow]:
 
 def request_rows(s: Int64Array, engine: Engine) -> list[RequestRow]:
     """What became of each request."""
+    return [row._replace(token_ns=list(row.token_ns)) for row in requests_with_views(s, engine)]
+
+
+def requests_with_views(s: Int64Array, engine: Engine) -> list[RequestRow]:
+    """The same, with tokens as views of the run's memory, whose items are plain numbers too."""
     n = engine.n_requests
+    view = s.data
     words = s[engine.requests : engine.requests + w.REQUEST * n].reshape(n, w.REQUEST).tolist()
     return [
         RequestRow(
@@ -58,7 +83,7 @@ def request_rows(s: Int64Array, engine: Engine) -> list[RequestRow]:
             bool(row[w.RQ_AFTER_IDLE]),
             row[w.RQ_PROMPT],
             row[w.RQ_OUTPUT],
-            s[row[w.RQ_TOKENS] : row[w.RQ_TOKENS] + row[w.RQ_N_TOKENS]].tolist(),
+            cast("list[int]", view[row[w.RQ_TOKENS] : row[w.RQ_TOKENS] + row[w.RQ_N_TOKENS]]),
         )
         for number, row in enumerate(words)
     ]

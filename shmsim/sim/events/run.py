@@ -10,7 +10,7 @@ from shmsim.records import RunRecords, StepRow, WaitRow
 from shmsim.run_costs import costs_of_run
 from shmsim.sim.events import words as w
 from shmsim.sim.events.machine import Finished, RefusedError, carry_out
-from shmsim.sim.events.records import process_rows, records_of, request_rows
+from shmsim.sim.events.records import records_of, records_without_steps
 from shmsim.sim.run import sign_and_check, simulate_box, together
 from shmsim.wait import WaitPolicy
 
@@ -143,9 +143,9 @@ class EventRun:
         How many steps there were.
     """
 
-    def __init__(self, finished: Finished) -> None:
-        """Look at a finished run."""
-        self._finished = finished
+    def __init__(self, finished: Finished, found: list[RunRecords]) -> None:
+        """Look at a finished run, and at what was made of it for each engine."""
+        self._found = found
         self.process_names = finished.run.process_names
         self.steps = _structured(finished.steps, ("engine", *StepRow._fields))
         self.waits = _structured(finished.waits, WaitRow._fields)
@@ -154,12 +154,7 @@ class EventRun:
 
     def summary(self) -> Summary:
         """The figures of the run, equal to `shmsim.metrics.summarize` of its records."""
-        run = self._finished.run
-        records = RunRecords(
-            requests=[row for engine in run.engines for row in request_rows(run.s, engine)],
-            processes=[row for engine in run.engines for row in process_rows(run, engine)],
-        )
-        return summarize(records)._replace(n_steps=self.n_steps)
+        return summarize(together(self._found))._replace(n_steps=self.n_steps)
 
 
 def _structured(rows: NDArray[np.int64], names: tuple[str, ...]) -> NDArray[np.void]:
@@ -175,7 +170,9 @@ def simulate_arrays(
     *,
     keeps_rows: bool = False,
 ) -> EventRun:
-    """Run the model once and keep arrays instead of rows; no law is checked.
+    """Run the model once and keep arrays instead of rows.
+
+    The laws of requests, CPU, cores and payloads are checked, those of steps and waits are not.
 
     Parameters
     ----------
@@ -189,6 +186,10 @@ def simulate_arrays(
     ------
     ValueError, TypeError
         As `simulate_events`.
+    shmsim.laws.BrokenLawError
+        If the figures cannot be true.
     """
     finished = _carry_out(config, policy, profile, replication, keeps_rows=keeps_rows)
-    return EventRun(finished)
+    found = records_without_steps(finished)
+    sign_and_check(found, config, policy, profile, replication, has_steps=False)
+    return EventRun(finished, found)

@@ -20,6 +20,7 @@ from shmsim.sim.events.acting import (
 from shmsim.sim.events.agenda import go_on_after, schedule
 from shmsim.sim.events.batching import (
     admit,
+    batch_of,
     complete,
     form,
     has_work,
@@ -158,7 +159,8 @@ def scheduling(s: Words, x: Numbers, p: int) -> bool:
             return True
         if state == _RECEIVED:
             taken_in = s[p + w.D_FIRST]
-            s[p + w.D_FIRST] = batch  # the other one in flight, if there is one
+            # The next oldest, if one is in flight.
+            s[p + w.D_FIRST] = batch_of(s, batcher, s[taken_in + w.M_STEP] + 1)
             along = float(s[taken_in + w.M_N_SEQUENCES])
             work_ns = next_cost(s, x, draws, w.DECODE_REPLY, along)
             work_ns += next_cost(s, x, draws, w.COMPLETE, along)

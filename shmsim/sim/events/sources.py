@@ -28,7 +28,13 @@ def message(s: Words, inbox: int) -> int:
 
 
 @compiled
-def look_up(s: Words, x: Numbers, waiter: int, published_ns: int) -> None:
+def ring_delay_ns(late_ns: int, rested_ns: int, period_ns: int) -> int:
+    """As `shmsim.sim.waiter.ring_delay_ns`."""
+    return min(late_ns, -rested_ns % period_ns) if period_ns else late_ns
+
+
+@compiled
+def look_up(s: Words, x: Numbers, waiter: int, published_ns: int, late_ns: int) -> None:
     """When and how a waiter with a core to itself sees a publication at this instant.
 
     As `shmsim.sim.waiter.VirtualWait.see`; the answer is in the waiter's registers.
@@ -39,6 +45,7 @@ def look_up(s: Words, x: Numbers, waiter: int, published_ns: int) -> None:
     for stage in range(4):
         s[lesson + w.X_CPU + stage] = 0
     begin_ns = overshoot_ns = dozed_ns = seen_ns = stage = rested_ns = belled = 0
+    s[waiter + w.V_DELAY] = 0
     is_rehearsed = False
     mode = -1
     while stage < 4:
@@ -74,15 +81,20 @@ def look_up(s: Words, x: Numbers, waiter: int, published_ns: int) -> None:
             s[cpu] = until_ns - begin_ns
             begin_ns = until_ns
         elif kind in (DOZE, PARK):
-            along = float(rested_ns)
-            if ends_here:
+            delay_ns = ring_delay_ns(late_ns, rested_ns, period_ns)
+            if until_ns >= FOREVER_NS or published_ns + delay_ns <= until_ns:
+                along = float(rested_ns)
                 s[cpu] = table_cost(s, x, table, w.PARK_CPU, index, along)
                 if period_ns:
                     look_ns = table_cost(s, x, table, w.DOZE_CPU, index, float(period_ns))
                     s[cpu] += rested_ns // period_ns * look_ns
-                seen_ns = published_ns + table_cost(s, x, table, w.WAKE_LATENCY, index, along)
+                latency_ns = table_cost(s, x, table, w.WAKE_LATENCY, index, along)
+                seen_ns = published_ns + delay_ns + latency_ns
+                s[waiter + w.V_DELAY] = delay_ns
                 mode, belled = w.PARKED, 1
                 break
+            rested_ns = until_ns - begin_ns
+            along = float(rested_ns)
             overshoot_ns = table_cost(s, x, table, w.TIMER_OVERSHOOT, index, along)
             s[cpu] = table_cost(s, x, table, w.DOZE_CPU, index, along)
             begin_ns, dozed_ns = until_ns + overshoot_ns, rested_ns
@@ -115,7 +127,7 @@ def _armed_ns(s: Words, x: Numbers, waiter: int, after_ns: int) -> int:
     """For how long a waiter with a core to itself is armed at this instant; -1: it is not."""
     if after_ns <= 0:
         return -1
-    look_up(s, x, waiter, after_ns)
+    look_up(s, x, waiter, after_ns, 0)
     lesson = waiter + w.V_LESSON
     is_belled = s[lesson + w.X_BELLED] != 0
     step = waiter + w.V_PLAN + 3 * s[lesson + w.X_STAGE]
@@ -128,20 +140,34 @@ def _armed_ns(s: Words, x: Numbers, waiter: int, after_ns: int) -> int:
 @compiled
 def announce(s: Words, x: Numbers, source: int, courier: int) -> int:
     """It is there now: end the wait; returns after what rest to ring, -1: not to ring."""
-    s[source + w.W_COURIER] = courier
-    armed_ns = -1
+    armed_ns = _take_flag(s, x, source)
+    _tell(s, source, courier, 0)
+    return armed_ns
+
+
+@compiled
+def _take_flag(s: Words, x: Numbers, source: int) -> int:
+    """For how long whoever waits is armed now, -1: it is not; nobody else rings for it."""
     if s[source + w.W_WAITER] != 0:
         after_ns = s[w.NOW] - s[source + w.W_STARTED]
-        armed_ns = _armed_ns(s, x, s[source + w.W_WAITER], after_ns)
-    elif s[source + w.W_ARMED_SINCE] >= 0:
-        armed_ns = s[w.NOW] - s[source + w.W_ARMED_SINCE]
-        s[source + w.W_ARMED_SINCE] = -1
+        return _armed_ns(s, x, s[source + w.W_WAITER], after_ns)
+    if s[source + w.W_ARMED_SINCE] < 0:
+        return -1
+    armed_ns = s[w.NOW] - s[source + w.W_ARMED_SINCE]
+    s[source + w.W_ARMED_SINCE] = -1
+    return armed_ns
+
+
+@compiled
+def _tell(s: Words, source: int, courier: int, late_ns: int) -> None:
+    """End the wait, which a ring may reach late."""
+    s[source + w.W_COURIER] = courier
     sleeper = s[source + w.W_SLEEPER]
     if sleeper != 0 and s[source + w.W_IS_TRIGGERED] == 0:
+        s[source + w.W_LATE] = late_ns
         schedule(s, 0, w.RESUME, arrive(s, source, 1))
     if s[source + w.W_SPINNER] != 0:
         poke(s, s[source + w.W_SPINNER])
-    return armed_ns
 
 
 @compiled
@@ -162,10 +188,18 @@ def sleep_for(s: Words, source: int) -> None:
 
 
 @compiled
-def publish(s: Words, x: Numbers, ring: int, written: int, courier: int) -> int:
+def further_ns(s: Words, x: Numbers, draws: int, index: int, asleep_ns: int) -> int:
+    """What the ring of a message costs for each reader behind the first."""
+    cost = w.NOTIFY_FURTHER if s[draws + w.NOTIFY_FURTHER] != 0 else w.NOTIFY_ARMED
+    return table_cost(s, x, draws, cost, index, float(asleep_ns))
+
+
+@compiled
+def publish(s: Words, x: Numbers, ring: int, written: int, courier: int, draws: int) -> int:
     """Make a message visible now; returns how many readers are armed.
 
-    How long they have rested, at most, is in `DETAIL`.
+    How long they have rested, at most, is in `DETAIL`. Rings reach one after another, as in
+    `shmsim.sim.source.Ring.publish`, by the costs of whoever rings.
     """
     mask = s[ring + w.R_MASK]
     slot = s[ring + w.R_MESSAGES] + w.MESSAGE * (s[ring + w.R_N_PUBLISHED] & mask)
@@ -178,10 +212,20 @@ def publish(s: Words, x: Numbers, ring: int, written: int, courier: int) -> int:
         s[inbox + w.W_N_ARRIVED] += 1
         if s[inbox + w.W_N_ARRIVED] - s[inbox + w.W_N_TAKEN] > mask + 1:
             s[w.STATUS] = w.REFUSED
-        rested_ns = announce(s, x, inbox, courier)
+        rested_ns = _take_flag(s, x, inbox)
+        s[inbox + w.W_RESTED] = rested_ns
         if rested_ns >= 0:
             n_armed += 1
             longest_ns = max(longest_ns, rested_ns)
+        inbox += w.SOURCE
+    each_ns = late_ns = 0
+    if n_armed > 1:
+        each_ns = further_ns(s, x, draws, s[ring + w.R_N_PUBLISHED], longest_ns)
+    inbox = s[ring + w.R_INBOXES]
+    for _ in range(s[ring + w.R_N_READERS]):
+        _tell(s, inbox, courier, late_ns)
+        if s[inbox + w.W_RESTED] >= 0:
+            late_ns += each_ns
         inbox += w.SOURCE
     s[w.DETAIL] = longest_ns
     return n_armed

@@ -6,7 +6,7 @@ on after a sleep on the doorbell.
 """
 
 from shmsim.sim.events import words as w
-from shmsim.sim.events.acting import busy, rest, slowness, undecided
+from shmsim.sim.events.acting import busy, looks_of, rest, slowness
 from shmsim.sim.events.agenda import go_on_after, schedule, set_timer
 from shmsim.sim.events.asking import ask
 from shmsim.sim.events.compiling import compiled, inlined
@@ -20,7 +20,7 @@ from shmsim.sim.events.cores import (
 )
 from shmsim.sim.events.luck import cost_at, number_at, table_cost
 from shmsim.sim.events.memory import Numbers, Words
-from shmsim.sim.events.sources import found_ns, look_up, sleep_for
+from shmsim.sim.events.sources import found_ns, look_up, ring_delay_ns, sleep_for
 from shmsim.units import FOREVER_NS, MS
 from shmsim.wait import DOZE, KIND_NAMES, NAP, PARK, POLL, REHEARSE, SPIN, YIELD
 
@@ -42,6 +42,7 @@ _N_KINDS = len(KIND_NAMES)
     _DETECTED,
     _BELL,
     _RANG,
+    _REACHED,
     _BELL_DONE,
     _TURN,
     _TAKEN,
@@ -52,7 +53,7 @@ _N_KINDS = len(KIND_NAMES)
     _WAKE,
     _WOKEN,
     _SEEN,
-) = range(24)
+) = range(25)
 
 
 @inlined
@@ -103,7 +104,7 @@ def waiting(s: Words, x: Numbers, p: int) -> bool:
             if not _is_sound(s, p + w.V_PLAN):
                 s[w.STATUS] = w.REFUSED
                 return False
-            plan = s[site + (w.Z_IDLE_PLAN if undecided(s, site, call) > 0 else w.Z_PLAN)]
+            plan = s[site + (w.Z_IDLE_PLAN if looks_of(s, x, site, call) < 1.0 else w.Z_PLAN)]
             plan_ns = cost_at(s, x, plan, index, float(s[lane + w.L_COLD_PLAN]))
             s[lane + w.L_COLD_PLAN] = 0
             s[p + w.V_STATE] = _BEGUN
@@ -139,7 +140,7 @@ def waiting(s: Words, x: Numbers, p: int) -> bool:
             s[source + w.W_WAITER] = 0
             s[source + w.W_SLEEPER] = 0
             started_ns = s[p + w.V_STARTED]
-            look_up(s, x, p, found_ns(s, source) - started_ns)
+            look_up(s, x, p, found_ns(s, source) - started_ns, s[source + w.W_LATE])
             s[p + w.V_STATE] = _LOOKED_UP
             seen_ns = started_ns + s[lesson + w.X_SEEN]
             if not go_on_after(s, p, seen_ns - s[w.NOW]):
@@ -150,7 +151,7 @@ def waiting(s: Words, x: Numbers, p: int) -> bool:
                 s[actor + w.A_CPU] += s[lesson + w.X_CPU + stage]
             sender, receiver = s[source + w.W_COURIER], s[actor + w.A_COURIER]
             if s[lesson + w.X_BELLED] != 0 and sender != 0 and receiver != 0:
-                latency_ns = s[w.NOW] - found_ns(s, source)
+                latency_ns = s[w.NOW] - found_ns(s, source) - s[p + w.V_DELAY]
                 along = float(s[p + w.V_RESTED])
                 carry_ns = table_cost(s, x, table, w.IO_THREAD_CPU, index, along)
                 carry_ns = min(carry_ns, latency_ns // 3)
@@ -267,8 +268,23 @@ def waiting(s: Words, x: Numbers, p: int) -> bool:
         if state == _RANG:
             s[source + w.W_SLEEPER] = 0
             rested_ns = s[w.NOW] - s[p + w.B_BEGUN]
-            along = float(rested_ns)
+            delay_ns = 0
+            if s[p + w.P_VALUE] != 0:
+                delay_ns = ring_delay_ns(s[source + w.W_LATE], rested_ns, s[p + w.B_PERIOD])
+                left_ns = s[p + w.B_DEADLINE] - s[w.NOW]
+                if delay_ns > left_ns:
+                    delay_ns = left_ns
+                    rested_ns += left_ns
+                    s[p + w.P_VALUE] = 0
             s[p + w.V_DOZED] = rested_ns
+            state = _REACHED
+            if delay_ns != 0:
+                s[p + w.V_STATE] = _REACHED
+                if not go_on_after(s, p, delay_ns):
+                    return False
+        if state == _REACHED:
+            rested_ns = s[p + w.V_DOZED]
+            along = float(rested_ns)
             if s[p + w.P_VALUE] != 0:
                 s[lesson + w.X_BELLED] = 1
                 cpu_ns = table_cost(s, x, table, w.PARK_CPU, index, along)

@@ -199,12 +199,14 @@ ENTRY: Final = 4  # words of the agenda for each event: instant, order, event, a
     W_SPINNER,
     W_ARMED_SINCE,  # -1: nobody is asleep on the doorbell
     W_COURIER,
+    W_LATE,  # how much later than alone the last ring reaches who sleeps
+    W_RESTED,  # of a reader: after what rest it is rung for, -1: it is not
     W_SINCE,  # of slots and the end of a step: since when it is there; -1: it is not
     W_N_ARRIVED,
     W_N_TAKEN,
     W_N_RELEASED,
     SOURCE,
-) = range(15)
+) = range(17)
 (INBOX, SLOTS, STEP_END) = range(3)
 (
     R_CAN_FILL,
@@ -273,7 +275,7 @@ ENTRY: Final = 4  # words of the agenda for each event: instant, order, event, a
     Z_AFTER,
     Z_IDLE_PLAN,
     Z_IDLE_AFTER,
-    Z_REST,  # which word of the state counts waits that are left undecided; -1: none
+    Z_LOOKS,  # which number of the state says from what share of the waits it learns; -1: none
     Z_N_WAITS,
     Z_N_LEARNT,
     Z_LAST_SEEN,
@@ -394,9 +396,10 @@ STEPS_ROOM: Final = 256
     BA_N_RUNNING,
     BA_RUNNING,
     BA_BATCHES,
+    BA_N_BATCHES,
     BA_BATCH_WORDS,
     BATCHER,
-) = range(15)
+) = range(16)
 (
     RQ_ARRIVAL,
     RQ_PROMPT,
@@ -434,7 +437,7 @@ STEPS_ROOM: Final = 256
     BU_ROUTE_NUMBERS,
     BULK,
 ) = range(22)
-(NO_MEMORY, REGISTERED, PAGEABLE) = range(3)
+(NO_MEMORY, REGISTERED, PINNED, PAGEABLE) = range(4)
 (
     SE_STEP,  # -1: free
     SE_OWN,
@@ -484,6 +487,7 @@ TALLY: Final = TA_ROUTES + 3
     V_REHEARSED,
     V_DOZED,
     V_RESTED,
+    V_DELAY,  # how late the ring came that ended it
     V_SPUN,
     V_BOOKED,
     V_MODE,
@@ -559,7 +563,7 @@ TALLY: Final = TA_ROUTES + 3
     E_FIRST_ITEM,
     E_N_ITEMS,
     V_LESSON,
-) = range(91)
+) = range(92)
 V_PLAN: Final = V_LESSON + LESSON
 U_MESSAGE: Final = V_PLAN + 12
 F_BATCH: Final = U_MESSAGE + MESSAGE

@@ -17,19 +17,18 @@ from shmsim.sim.recurrence.loop import (
     TOO_LATE,
     loop_for,
 )
-from shmsim.sim.recurrence.luck import MARGIN
-from shmsim.sim.recurrence.packed import classes_of, pack_rows, shape_of
+from shmsim.sim.recurrence.packed import classes_of, pack_row, shape_of
 from shmsim.sim.recurrence.state import (
     ACTOR,
     BATCH,
     ENGINE,
     LEAVING,
-    N_BATCHES,
     N_LATE_BATCHES,
     SITE,
     STEP,
     TOKENS,
     WAIT,
+    n_batches_for,
 )
 from shmsim.sim.recurrence.tapes import SharedTape
 from shmsim.sim.recurrence.unchanged import Unchanged
@@ -59,11 +58,15 @@ class Compiled(NamedTuple):
         does).
     loop
         See `shmsim.sim.recurrence.loop.loop_for`.
+    row, device_row
+        The policies as records, see `shmsim.sim.recurrence.packed.pack_row`.
     """
 
     policy: WaitPolicy
     device_policy: WaitPolicy | None
     loop: Callable[..., int]
+    row: Any
+    device_row: Any
 
     @classmethod
     def of(cls, policy: WaitPolicy, device_policy: WaitPolicy | None, n_workers: int) -> "Compiled":
@@ -87,7 +90,9 @@ class Compiled(NamedTuple):
             while len(_KNOWN) >= MOST_KNOWN:
                 del _KNOWN[next(iter(_KNOWN))]
             _KNOWN[shape] = Unchanged({kind for each in both for kind in classes_of(each)}), loop
-        return cls(policy, device_policy, loop)
+        row = pack_row(policy)
+        device_row = row if device_policy is None else pack_row(device_policy)
+        return cls(policy, device_policy, loop, row, device_row)
 
 
 #: Of how many shapes of policies it is known what they were compiled from: those compiled last. A
@@ -123,16 +128,16 @@ class EngineRun:
     ) -> None:
         """Be at the start."""
         self.shared = shared
-        policy, device_policy, self._loop = compiled
+        policy, device_policy, self._loop, row, device_row = compiled
         self._deciding = shared.deciding[type(policy)]
         config, profile = shared.config, shared.profile
         engine, payload = config.engine, config.payload
-        self._costs = profile.wait_costs(config.delay_price)
+        self._costs = shared.wait_costs
         n_workers, n_replies = engine.workers, shared.n_replies
         is_async = engine.scheduling == "async"
         self.requests = shared.requests.copy()
         most_output = int(self.requests["output"].max())
-        n_buckets = 1 << (most_output + N_BATCHES).bit_length()
+        n_buckets = 1 << (most_output + engine.depth).bit_length()
         self._leaving = np.zeros(n_buckets, LEAVING)
         self._leaving["head"] = -1
         self._engine = np.zeros(1, ENGINE)
@@ -141,7 +146,8 @@ class EngineRun:
             "n_replies": n_replies,
             "two_calls": engine.calls_per_step == 2,
             "is_async": is_async,
-            "depth": 2 if is_async else 1,
+            "depth": engine.depth,
+            "margin": shared.margin,
             "most_sequences": engine.max_sequences,
             "most_tokens": engine.max_batched_tokens,
             "n_requests": len(self.requests),
@@ -189,13 +195,14 @@ class EngineRun:
                 sites["costs"][some] = costs
                 sites["decision"][some] = deciding.plans
                 sites["begin_ns"][some] = shared.begin_sums_ns(costs, deciding)
-        self._states = pack_rows(policy, 2 * len(sites))
-        self._device_states = pack_rows(device_policy or policy, 2 * len(sites))
-        n_batches = N_LATE_BATCHES if is_async and device_policy is not None else N_BATCHES
+        self._states = np.repeat(row, 2 * len(sites))
+        self._device_states = np.repeat(device_row, 2 * len(sites))
+        is_late = is_async and device_policy is not None
+        n_batches = N_LATE_BATCHES if is_late else n_batches_for(engine.depth)
         self._batches = np.zeros(n_batches, BATCH)
         self._batches["step"][-1] = -1  # what workers know at the start
         self._past = np.zeros((n_workers, n_batches), SITE)
-        n_rows = shared.window_steps + 3 * MARGIN
+        n_rows = shared.window_steps + 3 * shared.margin
         self._tokens = np.zeros(n_rows, TOKENS)
         self._step_rows = np.zeros(n_rows if keeps_rows else 1, STEP)
         per_step = max(n_replies * engine.calls_per_step, engine.calls_per_step + 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shmsim.metrics import Quantiles, Summary, quantiles
+from shmsim.metrics import Quantiles, Summary, between, quantiles
 from shmsim.sim.recurrence.memory import entry
 from shmsim.units import S
 
@@ -97,17 +97,10 @@ def _weighted(values: NDArray[Any], counts: NDArray[np.uint16]) -> Quantiles:
     ranks = np.array([rank for left in lefts for rank in (left, min(left + 1, n - 1))])
     found = _ranked(values, counts, ranks, least, most).tolist()
     p50, p99 = (
-        _between(float(found[2 * i]), float(found[2 * i + 1]), positions[i] - lefts[i])
+        between(float(found[2 * i]), float(found[2 * i + 1]), positions[i] - lefts[i])
         for i in range(2)
     )
     return Quantiles(n, total / n, p50, p99)
-
-
-def _between(left: float, right: float, share: float) -> float:
-    """As numpy's percentiles: from the nearer end, so that each end is met exactly."""
-    if share >= 0.5:
-        return right - (right - left) * (1 - share)
-    return left + (right - left) * share
 
 
 @entry

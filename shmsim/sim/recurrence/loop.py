@@ -17,7 +17,6 @@ from shmsim.sim.recurrence.luck import (
     AFTER,
     ENTER,
     IDLE,
-    MARGIN,
     PLAN,
     UNIFORM,
     draw,
@@ -59,7 +58,15 @@ from shmsim.sim.recurrence.work import (
     take_over,
 )
 from shmsim.units import FOREVER_NS
-from shmsim.wait import WORKER_RECV, StageCpu, WaitContext, WaitCosts, WaitOutcome, WaitPolicy
+from shmsim.wait import (
+    WORKER_RECV,
+    StageCpu,
+    WaitContext,
+    WaitCosts,
+    WaitOutcome,
+    WaitPolicy,
+    is_left_undecided,
+)
 
 _copy_site = copier(SITE)
 _ONE_WORKER: Final = (("n_workers", 1), ("n_replies", 1))
@@ -98,7 +105,7 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) ->
     dtype, unpack, pack = packing_of(policy)
     state_at = records_at(dtype)
     plan, after = policy_within(plan), policy_within(after)
-    undecided = _rest_of if can_rest(type(policy)) else _never_rests
+    looks_of = _looks_of if can_rest(type(policy)) else _looks_always
 
     @within
     def absorb(eng: Any, states: Any, site: Any) -> Any:
@@ -121,7 +128,7 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) ->
         uniform = site.uniform if learns_late else number(eng, site.costs + UNIFORM, site.index)
         state = state_at(states, site.policy + site.call)
         policy = unpack(state)
-        if undecided(policy) > 1:
+        if is_left(looks_of(policy), uniform):
             site.idle_lessons |= 1 << site.n_lessons
         site.n_lessons += 1
         pack(state, after(policy, _context(site, eng, uniform), outcome))
@@ -159,7 +166,7 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) ->
         _note(site, 3, chosen.fourth)
         work_ns = site.begin_ns
         if work_ns < 0:
-            cost = site.decision + (PLAN + IDLE if undecided(policy) > 0 else PLAN)
+            cost = site.decision + (PLAN + IDLE if looks_of(policy) < 1.0 else PLAN)
             work_ns = draw_from(eng, decisions, cost, index, actor.cold_plan_ns)
             work_ns += draw(eng, site.costs + ENTER, index, 0)
         actor.cold_plan_ns = 0
@@ -184,14 +191,17 @@ def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) ->
     return begin, learn
 
 
-@within
-def _rest_of(policy: Any) -> Any:
-    return policy.learnt_rest
+is_left = within(is_left_undecided)
 
 
 @within
-def _never_rests(policy: Any) -> Any:
-    return 0
+def _looks_of(policy: Any) -> Any:
+    return policy.learnt_looks
+
+
+@within
+def _looks_always(policy: Any) -> Any:
+    return 1.0
 
 
 @within
@@ -250,7 +260,7 @@ def _device_waiting(begin_device: Any, learn_device: Any) -> tuple[Any, Any, Any
         states, decisions = eng.device_states, eng.device_decisions
         if not begin_device(eng, states, decisions, actor, site, batch):
             return False
-        meet(eng, site, batch.done_ns)
+        meet(eng, site, batch.done_ns, 0)
         end_wait(eng, actor, site, actor_at(eng.actors, 1 + rank))
         if eng.is_async:
             _copy_site(site, past_of(eng, rank, batch.step))
@@ -416,7 +426,7 @@ def _loop(
                 # Older batches are forgotten, and so are older numbers in the next window.
                 oldest = eng.step - eng.batch_mask + 2
                 if is_at_end:
-                    oldest = max(oldest, stop_step - MARGIN)
+                    oldest = max(oldest, stop_step - eng.margin)
                 for rank in range(n_workers):
                     if site_at(eng.sites, n_replies + n_workers + rank).n_learnt < oldest:
                         eng.culprit = rank

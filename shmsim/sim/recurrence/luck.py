@@ -104,8 +104,9 @@ COST: Final = np.dtype(
 _PATIENCE: Final = 16
 _COUNTS: Final = ("bytes", "sequences")
 
-#: Steps that may be looked back at, or ahead, from the one that is scheduled.
-MARGIN: Final = 6
+#: Steps that may be looked back at, or ahead, from the one that is scheduled, beyond those in
+#: flight.
+MARGIN: Final = 4
 #: Numbers that one count of the generator yields: windows begin and end at multiples of it.
 AT_ONCE: Final = 4
 
@@ -210,11 +211,13 @@ class Luck:
         Random numbers.
     n_steps
         Steps of a window, a multiple of `AT_ONCE`.
+    margin
+        How many steps beyond it at either end it holds as well.
     costs
         See `Costs.all`.
     """
 
-    def __init__(self, tape: Tape, n_steps: int, costs: tuple[Cost, ...]) -> None:
+    def __init__(self, tape: Tape, n_steps: int, margin: int, costs: tuple[Cost, ...]) -> None:
         """Draw nothing yet."""
         self.costs = costs
         self._n_steps = n_steps
@@ -231,7 +234,7 @@ class Luck:
                 row["kind"], row["value_ns"] = CONSTANT, cost
                 continue
             self._describe(row, cost, tape)
-            n = cost.fixed or cost.rate * (n_steps + 2 * MARGIN) + MARGIN
+            n = cost.fixed or cost.rate * (n_steps + 2 * margin) + margin
             row["length"] = n = -(-n // AT_ONCE) * AT_ONCE
             n += settled_words(n) if row["kind"] == COUNTED else 0
             if cost.rate:
@@ -338,14 +341,14 @@ _KEPT: Final[OrderedDict[Any, Luck]] = OrderedDict()
 _LOCK: Final = Lock()
 
 
-def luck_of(tape: Tape, n_steps: int, costs: tuple[Cost, ...]) -> Luck:
+def luck_of(tape: Tape, n_steps: int, margin: int, costs: tuple[Cost, ...]) -> Luck:
     """Luck as earlier runs left it, if one asked for the same; parameters are those of `Luck`.
 
     What was asked for least recently is forgotten when there is too much.
     """
-    key = (*tape.root, n_steps, *map(_known_by, costs))
+    key = (*tape.root, n_steps, margin, *map(_known_by, costs))
     with _LOCK:
-        luck = _KEPT.pop(key, None) or Luck(tape, n_steps, costs)
+        luck = _KEPT.pop(key, None) or Luck(tape, n_steps, margin, costs)
         n_bytes = sum(other.n_bytes for other in _KEPT.values()) + luck.n_bytes
         while _KEPT and n_bytes > _MOST_BYTES:
             n_bytes -= _KEPT.popitem(last=False)[1].n_bytes

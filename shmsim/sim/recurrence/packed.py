@@ -70,12 +70,9 @@ def classes_of(value: Any) -> Iterator[type]:
             yield from classes_of(part)
 
 
-def pack_rows(policy: WaitPolicy, n_rows: int) -> Any:
-    """Records of the same policy, shape ``(n_rows,)``."""
-    rows = np.zeros(n_rows, dtype_of(policy))
-    for i, value in enumerate(_numbers(policy)):
-        rows[f"f{i}"] = value
-    return rows
+def pack_row(policy: WaitPolicy) -> Any:
+    """Record of a policy, shape ``(1,)``."""
+    return np.array([tuple(_numbers(policy)) or (0,)], dtype_of(policy))
 
 
 def _numbers(value: Any) -> Iterator[Any]:

@@ -52,7 +52,7 @@ def _payload(config: RunConfig) -> str | None:
 
 def _rings(config: RunConfig) -> str | None:
     engine, n_slots = config.engine, config.handoff.slots
-    most = engine.calls_per_step * (2 if engine.scheduling == "async" else 1)
+    most = engine.calls_per_step * engine.depth
     if n_slots <= most:
         return (
             f"a ring of handoff.slots = {n_slots} can fill with {most} messages in flight, so that "
@@ -73,6 +73,12 @@ def _engine(config: RunConfig) -> str | None:
             f"engine.max_batched_tokens = {engine.max_batched_tokens} is less than max_sequences = "
             f"{engine.max_sequences}, so that a sequence may have to miss a step"
         )
+    if engine.device_wait and engine.depth > 2:
+        return (
+            f"with engine.batches_in_flight = {engine.batches_in_flight} a reply thread can be at "
+            "its next wait by engine.device_wait before its main thread learns from the last one; "
+            "with 2 it cannot, nor without device_wait"
+        )
     law = config.device.step_time
     if not is_known(law):
         return f"the step-time law {type(law).__name__} has no compiled form"
@@ -85,9 +91,11 @@ def _costs(config: RunConfig, profile: MachineProfile) -> str | None:
     def least_ns(name: str) -> float:
         return min(point.quantiles[0] for point in costs[name].points)
 
-    for name, (by, _) in COSTS.items():
+    names = [name for name, (by, _) in COSTS.items() if by != "policy"]
+    names += ["notify_further"] if "notify_further" in costs else []
+    for name in names:
         # What is slower after a rest may be measured as negative; it counts as 0 then.
-        if by != "policy" and "slow_after" not in name and least_ns(name) < 0:
+        if "slow_after" not in name and least_ns(name) < 0:
             return f"the profile's cost {name} can be negative: {least_ns(name):g} ns"
     reading = ("wait_exit", "ring_read", "decode_request")
     if sum(int(least_ns(name)) for name in reading) < 1:

@@ -38,7 +38,7 @@ SITE: Final = np.dtype(
             "last_seen_ns", "call", "step", "pending",
             "n_decode", "n_prefill", "n_kv", "since_ns", "index",
             "started_ns", "found_ns", "seen_ns", "stage", "used_ns", "overshoot_ns", "belled",
-            "mode", "rested_ns", "slowness_ns", "armed_ns", "is_finished",
+            "mode", "rested_ns", "slowness_ns", "armed_ns", "delay_ns", "is_finished",
         )),
         ("uniform", np.float64),
         ("kinds", _INT, 4),
@@ -51,7 +51,8 @@ SITE: Final = np.dtype(
 
 #: The engine: what does not change first, with the addresses of everything; then its queues.
 ENGINE: Final = _record(
-    "n_workers", "n_replies", "two_calls", "is_async", "depth", "most_sequences", "most_tokens",
+    "n_workers", "n_replies", "two_calls", "is_async", "depth", "margin", "most_sequences",
+    "most_tokens",
     "n_requests", "is_closed", "leaving_mask", "batch_mask", "factor_mask", "second_bytes",
     "has_courier", "has_further", "has_device_policy", "guard_ns", "output_bytes",
     "largest_output_bytes", "n_sized", "keeps_rows", "most_wait_rows", "law_kind",
@@ -61,8 +62,8 @@ ENGINE: Final = _record(
     "reply_sizes", "tokens", "step_rows", "wait_rows",
     "wake_latency_ns", "block_cpu_ns", "timer_overshoot_ns", "rehearsal_ns", "deciding_ns",
     "step", "n_done", "n_finished", "n_admitted", "n_begun", "partial", "partial_left",
-    "n_decoding", "base", "last_completed_ns", "n_idles", "last_done_ns", "prior_done_ns",
-    "last_launched_ns", "last_launcher", "culprit", "n_step_rows",
+    "n_decoding", "base", "last_completed_ns", "n_idles", "last_done_ns",
+    "culprit", "n_step_rows",
     delay_price=(np.float64,),
 )  # fmt: skip
 
@@ -97,10 +98,15 @@ WAIT: Final = _record(
     "overshoot_ns", "belled", "stage_kind",
 )  # fmt: skip
 
-#: How many batches are remembered, a power of two: those in flight, and where reply threads may be
-#: late, what they have not waited for, or the main thread not learnt from.
-N_BATCHES: Final = 4
+#: How many batches are remembered where reply threads may be late: what they have not waited for,
+#: or the main thread not learnt from.
 N_LATE_BATCHES: Final = 256
+
+
+def n_batches_for(depth: int) -> int:
+    """How many batches are remembered, a power of two: so many in flight, and some before them."""
+    return 1 << (depth + 1).bit_length()
+
 
 actor_at = records_at(ACTOR)
 site_at = records_at(SITE)

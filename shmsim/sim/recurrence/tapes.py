@@ -70,8 +70,10 @@ class SharedTape:
         number.
     sizes
         Bytes of the first call and of the reply by sequences in the batch, shape ``(2, n)``.
-    window_steps
-        How many steps a window goes on by.
+    wait_costs
+        What policies are told.
+    window_steps, margin
+        How many steps a window goes on by, and how many beyond it at either end it holds as well.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class SharedTape:
         self.config = config
         self.profile = profile
         self.name = name
+        self.wait_costs = profile.wait_costs(config.delay_price)
         workload = config.workload.build(tape)
         self.is_closed = workload.concurrency > 0
         self.n_at_start = min(workload.concurrency, len(workload.requests))
@@ -102,6 +105,7 @@ class SharedTape:
         self.law = device.pack(step_time)
         self._step_time = step_time
         self.window_steps = self._fitting_steps()
+        self.margin = MARGIN + config.engine.depth
         self._tape = tape
         self._costs = Costs()
         self._add_costs(self._costs)
@@ -130,7 +134,7 @@ class SharedTape:
     @property
     def stop_step(self) -> int:
         """The step at which the window ends."""
-        return (1 + self._n_windows) * self.window_steps + MARGIN
+        return (1 + self._n_windows) * self.window_steps + self.margin
 
     def move_on(self) -> None:
         """Go on to the next window."""
@@ -176,7 +180,7 @@ class SharedTape:
     # Costs, in the order of `shmsim.sim.recurrence.luck`.
 
     def _passage(self, costs: Costs) -> Passage:
-        return Passage(luck_of(self._tape, self.window_steps, costs.all()))
+        return Passage(luck_of(self._tape, self.window_steps, self.margin, costs.all()))
 
     def _add_costs(self, known: Costs) -> None:
         engine, handoff, costs = self.config.engine, self.config.handoff, self.profile.costs
@@ -234,12 +238,13 @@ class SharedTape:
     def _deciding(self, kind: type, sites: list[tuple[str, int]]) -> "Deciding":
         rests = can_rest(kind)
         whose = (kind.__name__, AT_REST) if rests else (kind.__name__,)
+        made = [self.profile.costs_of_policy(name) for name in whose]
         costs = Costs()
         plans = []
         for entity, rate in sites:
             numbers = [
-                costs.add(self.profile.costs_of_policy(name)[what], entity, what, rate)
-                for name in whose
+                costs.add(curves[what], entity, what, rate)
+                for curves in made
                 for what in ("plan", "after")
             ]
             plans.append(numbers[0])

@@ -44,12 +44,19 @@ def is_sound(site: Any) -> Any:
 
 
 @within
-def _see(eng: Any, site: Any, after_ns: Any) -> Any:
+def _ring_delay_ns(late_ns: Any, rested_ns: Any, period_ns: Any) -> Any:
+    """`shmsim.sim.waiter.ring_delay_ns`."""
+    return min(late_ns, -rested_ns % period_ns) if period_ns else late_ns
+
+
+@within
+def _see(eng: Any, site: Any, after_ns: Any, late_ns: Any) -> Any:
     """`VirtualWait.see`; returns when it is seen, and notes the rest at the site."""
     costs, index, cpu_ns = site.costs, site.index, site.cpu_ns
     cpu_ns[0] = cpu_ns[1] = cpu_ns[2] = cpu_ns[3] = 0
     site.overshoot_ns = 0
     site.belled = 0
+    site.delay_ns = 0
     begin_ns = 0
     dozed_ns = 0
     rehearsed = False
@@ -83,9 +90,10 @@ def _see(eng: Any, site: Any, after_ns: Any) -> Any:
             cpu_ns[stage] = until_ns - begin_ns
             begin_ns = until_ns
         elif kind in (DOZE, PARK):
-            if ends_here:
+            period_ns = site.periods_ns[stage]
+            delay_ns = _ring_delay_ns(late_ns, rested_ns, period_ns)
+            if until_ns >= FOREVER_NS or after_ns + delay_ns <= until_ns:
                 spent_ns = draw(eng, costs + PARK_CPU, index, rested_ns)
-                period_ns = site.periods_ns[stage]
                 if period_ns:
                     looks_ns = draw(eng, costs + DOZE_CPU, index, period_ns)
                     spent_ns += rested_ns // period_ns * looks_ns
@@ -93,7 +101,9 @@ def _see(eng: Any, site: Any, after_ns: Any) -> Any:
                 site.belled = 1
                 site.mode = PARKED
                 site.rested_ns = rested_ns
-                return after_ns + draw(eng, costs + WAKE, index, rested_ns)
+                site.delay_ns = delay_ns
+                return after_ns + delay_ns + draw(eng, costs + WAKE, index, rested_ns)
+            rested_ns = until_ns - begin_ns
             site.overshoot_ns = draw(eng, costs + OVERSHOOT, index, rested_ns)
             cpu_ns[stage] = draw(eng, costs + DOZE_CPU, index, rested_ns)
             begin_ns = until_ns + site.overshoot_ns
@@ -115,7 +125,7 @@ def _see(eng: Any, site: Any, after_ns: Any) -> Any:
 
 
 @within
-def meet(eng: Any, site: Any, found_ns: Any) -> Any:
+def meet(eng: Any, site: Any, found_ns: Any, late_ns: Any) -> Any:
     """What a waiter waits for comes at this instant; for how long it is armed then, -1 if it isn't.
 
     Parameters
@@ -124,9 +134,11 @@ def meet(eng: Any, site: Any, found_ns: Any) -> Any:
         Costs, and the wait; how it ends is noted there.
     found_ns
         The instant; before the wait began, if what is waited for was there already.
+    late_ns
+        How much later a ring reaches who sleeps on the doorbell.
     """
     after_ns = found_ns - site.started_ns
-    seen_after_ns = _see(eng, site, after_ns)
+    seen_after_ns = _see(eng, site, after_ns, late_ns)
     site.found_ns = found_ns
     site.seen_ns = site.started_ns + seen_after_ns
     site.last_seen_ns = site.seen_ns
@@ -150,4 +162,4 @@ def meet(eng: Any, site: Any, found_ns: Any) -> Any:
 def carried_ns(eng: Any, site: Any) -> Any:
     """CPU time of each of the two I/O threads that carried the ring, where rings need one."""
     drawn_ns = draw(eng, site.costs + CARRY, site.index, site.rested_ns)
-    return min(drawn_ns, (site.seen_ns - site.found_ns) // 3)
+    return min(drawn_ns, (site.seen_ns - site.found_ns - site.delay_ns) // 3)

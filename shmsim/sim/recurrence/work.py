@@ -30,7 +30,14 @@ from shmsim.sim.recurrence.luck import (
     draw,
 )
 from shmsim.sim.recurrence.memory import float_at, inner, int_at, within
-from shmsim.sim.recurrence.state import actor_at, site_at, step_row_at, tokens_at, wait_row_at
+from shmsim.sim.recurrence.state import (
+    actor_at,
+    batch_at,
+    site_at,
+    step_row_at,
+    tokens_at,
+    wait_row_at,
+)
 from shmsim.sim.recurrence.waits import DOZED, PARKED, REHEARSED, SPUN, carried_ns, meet
 
 
@@ -64,9 +71,21 @@ def _ring(eng: Any, actor: Any, n_armed: Any, asleep_ns: Any) -> Any:
     actor.notified += 1
     owed_ns = draw(eng, actor.costs + ARMED, index, asleep_ns)
     if n_armed > 1:
-        further = FURTHER if eng.has_further else ARMED
-        owed_ns += (n_armed - 1) * draw(eng, actor.costs + further, index, asleep_ns)
+        owed_ns += (n_armed - 1) * _further_ns(eng, actor, asleep_ns)
     actor.owed_ns += owed_ns
+
+
+@within
+def _further_ns(eng: Any, actor: Any, asleep_ns: Any) -> Any:
+    """`Actor._further_ns` of the message that was published last."""
+    further = FURTHER if eng.has_further else ARMED
+    return draw(eng, actor.costs + further, actor.n_published, asleep_ns)
+
+
+@inner
+def _meet_late(eng: Any, site: Any, found_ns: Any, late_ns: Any) -> Any:
+    """`meet` again, by who is woken after others; for itself, as few runs come here."""
+    return meet(eng, site, found_ns, late_ns)
 
 
 @within
@@ -79,11 +98,19 @@ def _publish_call(eng: Any, work_ns: Any) -> Any:
     n_armed = 0
     longest_ns = 0
     for rank in range(eng.n_workers):
-        worker, site = actor_at(eng.actors, 1 + rank), site_at(eng.sites, eng.n_replies + rank)
-        armed_ns = meet(eng, site, published_ns)
-        if armed_ns >= 0:
+        site = site_at(eng.sites, eng.n_replies + rank)
+        site.armed_ns = meet(eng, site, published_ns, 0)
+        if site.armed_ns >= 0:
             n_armed += 1
-            longest_ns = max(longest_ns, armed_ns)
+            longest_ns = max(longest_ns, site.armed_ns)
+    each_ns = _further_ns(eng, sched, longest_ns) if n_armed > 1 else 0
+    late_ns = 0
+    for rank in range(eng.n_workers):
+        worker, site = actor_at(eng.actors, 1 + rank), site_at(eng.sites, eng.n_replies + rank)
+        if site.armed_ns >= 0:
+            if late_ns != 0:
+                _meet_late(eng, site, published_ns, late_ns)
+            late_ns += each_ns
         end_wait(eng, worker, site, worker)
         _carry(eng, site, worker, sched)
     _ring(eng, sched, n_armed, longest_ns)
@@ -118,7 +145,7 @@ def publish_reply(eng: Any, batch: Any, rank: Any) -> Any:
     actor.n_published = index + 1
     if rank == 0:
         batch.replied_ns = actor.t_ns
-    armed_ns = meet(eng, site, actor.t_ns)
+    armed_ns = meet(eng, site, actor.t_ns, 0)
     _ring(eng, actor, 1 if armed_ns >= 0 else 0, max(armed_ns, 0))
     end_wait(eng, sched, site, sched)
     _carry(eng, site, sched, actor)
@@ -282,17 +309,19 @@ def _launch(eng: Any, batch: Any, drawn_ns: Any) -> Any:
     batch.first_launch_ns = actor_at(eng.actors, first).last_launch_ns
     batch.launched_ns = actor_at(eng.actors, last).last_launch_ns
     batch.launcher = last
-    # What was known of the end when the first worker launched: the step before may not have begun.
-    has_begun = eng.last_launched_ns < batch.first_launch_ns or (
-        eng.last_launched_ns == batch.first_launch_ns and eng.last_launcher <= first
-    )
-    before_ns = eng.last_done_ns if has_begun else eng.prior_done_ns
-    batch.soonest_ns = max(batch.first_launch_ns, before_ns) + drawn_ns
+    # What was known of the end when the first worker launched: of the steps in flight before it
+    # some may not have begun, as a worker was late for them.
+    number = batch.step - 1
+    begun = batch_at(eng.batches, number & eng.batch_mask)
+    while batch.step - number < eng.depth and (
+        begun.launched_ns > batch.first_launch_ns
+        or (begun.launched_ns == batch.first_launch_ns and begun.launcher > first)
+    ):
+        number -= 1
+        begun = batch_at(eng.batches, number & eng.batch_mask)
+    batch.soonest_ns = max(batch.first_launch_ns, begun.done_ns) + drawn_ns
     batch.done_ns = max(batch.launched_ns, eng.last_done_ns) + drawn_ns
-    eng.prior_done_ns = eng.last_done_ns
     eng.last_done_ns = batch.done_ns
-    eng.last_launched_ns = batch.launched_ns
-    eng.last_launcher = last
 
 
 @within

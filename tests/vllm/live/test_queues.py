@@ -1,20 +1,22 @@
 """An installed vLLM's own queues, their waits carried out by policy: nothing else changes."""
 
+import importlib
 import importlib.util
+import inspect
 import threading
 import time
 
 import pytest
 
-from realrun.vllm import plugin
+from realrun.vllm import calls, plugin
 from realrun.vllm.arms import Arm
 from realrun.vllm.beside import PREFIX, SHM
 from realrun.vllm.process import Process
-from realrun.vllm.trace import SEND, WAIT, Trace
+from realrun.vllm.trace import INLINE, SEND, WAIT, Trace
 from realrun.vllm.traces import read_trace
 from shmsim.policies import PRESETS
-from shmsim.wait import TYPICAL_COSTS
-from tests.vllm.live.queues import EXECUTE, SAMPLE, Pair, serving
+from shmsim.wait import SCHEDULER_RECV, TYPICAL_COSTS
+from tests.vllm.live.queues import EXECUTE, SAMPLE, Crew, Pair, all_serving, serving
 
 pytestmark = [
     pytest.mark.vllm,
@@ -321,3 +323,148 @@ def test_thousands_of_hand_offs_with_gaps_of_all_lengths_never_stall():
             worst_s = max(worst_s, time.monotonic() - started_s)
     assert pair.counted(pair.engine)["rescued"] == pair.counted(pair.worker)["rescued"] == 0
     assert worst_s < 4  # a lost wake-up would show as 5 s
+
+
+def to_rank(message, rank):
+    """The same call, answered by that worker; None: by all."""
+    return (*message[:3], rank)
+
+
+@pytest.mark.parametrize("name", ["vllm", *POLICIES])
+def test_two_readers_of_one_queue_each_get_every_message(name):
+    arms = () if name == "vllm" else (Arm(name, PRESETS[name]),)
+    crew = Crew(arms, arm=len(arms)).joined()
+    sent = [to_rank(EXECUTE if n % 2 == 0 else SAMPLE, None) for n in range(N)]
+    with all_serving(crew, n_calls=N) as got:
+        for n, message in enumerate(sent):
+            crew.calls.enqueue(message)
+            for replied in crew.replied:
+                assert replied.dequeue(timeout=20) == ("SUCCESS", n + 1)
+    names = [message[0] for message in sent]
+    assert [[message[0] for message in of_rank] for of_rank in got] == [names, names]
+    for process in crew.engine, *crew.workers:
+        counted = process.counters()
+        read = counted.waits if arms else counted.vllm_waits
+        assert read + counted.at_once >= N - 1  # the last is counted with the next
+        assert (counted.vllm_waits if arms else counted.waits) == counted.overtaken == 0
+        assert counted.pinged == (0 if arms else counted.sent)
+
+
+def test_a_slot_is_free_only_once_both_readers_are_done_with_it():
+    crew = Crew(PARK, arm=1).joined()
+    first, second = crew.called
+    n_slots = crew.calls.buffer.max_chunks
+    sent = [("sample_tokens", (n,), {}, None) for n in range(n_slots + 1)]
+    for message in sent[:-1]:
+        crew.calls.enqueue(message)
+    assert [first.dequeue(timeout=20) for _ in range(n_slots)] == sent[:-1]
+    thread = threading.Thread(target=lambda: crew.calls.enqueue(sent[-1]))
+    thread.start()
+    thread.join(0.3)
+    assert thread.is_alive()
+    assert second.dequeue(timeout=20) == sent[0]
+    thread.join(20)
+    assert not thread.is_alive()
+    assert [second.dequeue(timeout=20) for _ in range(n_slots)] == sent[1:]
+    assert first.dequeue(timeout=20) == sent[-1]
+    assert crew.engine.counters().slot_waits == 1
+
+
+@pytest.mark.parametrize("arms", [(), PARK])
+def test_replies_to_calls_in_flight_are_each_kept_with_their_own_call(arms, tmp_path):
+    trace = Trace(tmp_path, {"vllm": "", "arms": []}, n_rows=1000)
+    crew = Crew(arms, arm=len(arms), trace=trace).joined()
+    # Two steps and more ahead; the first worker answers to the second call of each step only.
+    sent = [to_rank(EXECUTE, 1), to_rank(SAMPLE, None)] * 3
+    n_replies = 3, 6
+    with all_serving(crew, n_calls=len(sent) + 1):
+        for message in sent:
+            crew.calls.enqueue(message)
+        for replied, n in zip(crew.replied, n_replies, strict=True):
+            for _ in range(n):
+                replied.dequeue(timeout=20)
+        crew.calls.enqueue(to_rank(SAMPLE, None))  # what was read is kept with the next read
+        for replied in crew.replied:
+            replied.dequeue(timeout=20)
+    rows = read_trace(trace.path).rows
+    rows = rows[(rows["kind"] == WAIT) & (rows["site"] == SCHEDULER_RECV)]
+    kept = [
+        [(int(row["step"]), int(row["call"])) for row in rows[rows["rank"] == rank]]
+        for rank in (0, 1)
+    ]
+    second_calls = [(step, calls.SAMPLE) for step in range(3)]
+    assert kept[0] == second_calls
+    assert kept[1] == sorted([*second_calls, *((step, calls.EXECUTE) for step in range(3))])
+
+
+@pytest.mark.parametrize("arms", [(), PARK])
+def test_a_reader_on_another_machine_gets_what_the_local_one_gets(arms):
+    crew = Crew(arms, arm=len(arms), n_local=1, n_remote=1).joined()
+    with all_serving(crew, n_calls=N) as got:
+        for n in range(N):
+            crew.calls.enqueue(to_rank(EXECUTE if n % 2 == 0 else SAMPLE, None))
+            for replied in crew.replied:
+                assert replied.dequeue(timeout=20) == ("SUCCESS", n + 1)
+    assert [m[0] for m in got[0]] == [m[0] for m in got[1]]
+    local, remote = (worker.counters() for worker in crew.workers)
+    assert (local.waits if arms else local.vllm_waits) + local.at_once >= N - 1
+    assert not any(remote[3:])  # it is left alone
+    assert not crew.engine._owed[1]  # nor noted what it owes, which nobody would strike out
+
+
+@pytest.mark.parametrize("arms", [(), PARK])
+def test_large_tensors_take_vllms_arena(arms, tmp_path):
+    import torch
+    from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
+
+    if "enable_shm_tensor_arena" not in inspect.signature(MessageQueue).parameters:
+        pytest.skip("this vLLM has no tensor arena")
+    trace = Trace(tmp_path, {"vllm": "", "arms": []}, n_rows=1000)
+    pair = Pair(arms, arm=len(arms), trace=trace, enable_shm_tensor_arena=True).joined()
+    for n in range(20):  # more than the arena has slots, so they are released as well
+        tensor = torch.full((9 << 20,), n, dtype=torch.uint8)
+        pair.calls.enqueue(("sample_tokens", (tensor,), {}, 0))
+        got = pair.called.dequeue(timeout=20)
+        assert torch.equal(got[1][0], tensor)
+        del got
+    rows = read_trace(trace.path).rows
+    sends = rows[rows["kind"] == SEND]
+    assert len(sends) == 20
+    assert set(sends["route"]) == {INLINE}
+    assert sends["n_bytes"].max() < 10_000  # what is left in the slot
+
+
+@pytest.fixture
+def warned(monkeypatch):
+    """What vLLM says of long waits, which are those of 0.1 s here."""
+    module = importlib.import_module("vllm.distributed.device_communicators.shm_broadcast")
+    said = []
+
+    def info(message, *values, **_):
+        if message == module.LONG_WAIT_TIME_LOG_MSG:
+            said.append(values)
+
+    monkeypatch.setattr(module, "VLLM_RINGBUFFER_WARNING_INTERVAL", 0.1)
+    monkeypatch.setattr(module.logger, "info", info)
+    return said
+
+
+@pytest.mark.parametrize("arms", [(), PARK])
+def test_who_waits_long_for_a_message_warns_as_vllm_does(arms, warned):
+    pair = Pair(arms, arm=len(arms)).joined()
+    with pytest.raises(TimeoutError):
+        pair.replied.dequeue(timeout=0.55)
+    assert 2 <= len(warned) <= 5
+    pair.replies.enqueue("late")
+    assert pair.replied.dequeue(timeout=20) == "late"
+
+
+@pytest.mark.parametrize("arms", [(), PARK])
+def test_who_waits_long_for_a_slot_warns_as_vllm_does(arms, warned):
+    pair = Pair(arms, arm=len(arms)).joined()
+    fill(pair)
+    with pytest.raises(TimeoutError):
+        pair.calls.enqueue(SAMPLE, timeout=0.55)
+    assert 2 <= len(warned) <= 5
+    assert pair.called.dequeue(timeout=20)[1] == (0,)
+    pair.calls.enqueue(SAMPLE, timeout=20)
