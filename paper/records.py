@@ -12,7 +12,7 @@ from shmsim.profile import MachineProfile
 HERE: Final = Path(__file__).parent
 EXPERIMENTS: Final = HERE.parent / "experiments"
 
-#: Commits that made records and were joined with others into 65293d1: nobody has them any more.
+#: Commits that made records and were joined with others into 6fb2ab6: nobody has them any more.
 LOST: Final = frozenset(
     {
         "86830788c6152cdb3f816cfe7699bec1b28fdadb",
