@@ -189,11 +189,12 @@ def _read(chosen: Round, segment: Segment, process: int, watchdog: Watchdog) -> 
     while True:
         expected += 1
         with watchdog.explains(f"message {expected}"):
-            call_id, *_, (payload, checksum), _ = receiver.receive()
+            received = receiver.receive()
             receiver.learn()
+            call_id, (payload, checksum) = received.call_id, received.content
             if call_id != expected or crc32(payload) != checksum:
                 raise AssertionError(f"call {call_id} for {expected}, or its payload, is garbled")
-            del payload
+            del received, payload
             if chosen.replies:
                 sender.send(call_id, call_id)
 

@@ -89,7 +89,8 @@ class Row(NamedTuple):
         Whether a worker had no GPU of its own.
     hop_ns
         From the worker's sight of the end of a step to the scheduler's, median: what a scheduler
-        that watched the GPU's word itself would save of a step.
+        that watched the GPU's word itself would save of a step. None where the worker waits for no
+        device, but makes the step up.
     watts
         Power of the CPUs; None where nobody says.
     """
@@ -101,7 +102,7 @@ class Row(NamedTuple):
     tokens_crc32: int
     device: dict[str, Any]
     emulated: bool = False
-    hop_ns: float = 0.0
+    hop_ns: float | None = None
     watts: float | None = None
 
 
@@ -187,13 +188,18 @@ def row_of(cell: Cell, records: RunRecords, watts: float | None = None) -> Row:
     return Row(cell, *figures, meta["tokens_crc32"], device, emulated, hop_ns_of(records), watts)
 
 
-def hop_ns_of(records: RunRecords) -> float:
-    """From the output rank's sight of the end of a step to the scheduler's sight of it, median."""
+def hop_ns_of(records: RunRecords) -> float | None:
+    """From the output rank's sight of the end of a step to the scheduler's sight of it, median.
+
+    None where it has none, as an echo of a device.
+    """
     seen_ns = {
         wait.step: wait.seen_ns
         for wait in records.waits
         if wait.site == DEVICE_DONE and wait.process == "worker0"
     }
+    if not seen_ns:
+        return None
     return float(np.median([step.seen_ns - seen_ns[step.step] for step in records.steps]))
 
 

@@ -200,6 +200,7 @@ def test_the_hop_to_the_scheduler_is_from_sight_to_sight():
     other = wait._replace(process="worker1", seen_ns=99)
     step = StepRow(0, 1, 0, 0, 0, 1, 2, 40, 55)
     assert hop_ns_of(RunRecords([step], [wait, other], [], [])) == 25
+    assert hop_ns_of(RunRecords([step], [], [], [])) is None
 
 
 def test_power_is_what_was_taken_over_the_time_and_nothing_where_nobody_says():
