@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from realrun.causes import cause_in, reason_in
-from realrun.host import machine_facts
+from realrun.host import machine_facts, usable_cores
 from realrun.layout import CALL_ID, FLAGS, ORIGIN_AT, READY
 from realrun.model.geometry import check_shares, geometry_of, model_of
 from realrun.placement import assign_cores
@@ -67,7 +67,7 @@ def make_spec(
         geometry = geometry_of(model_of(config.device))
         check_shares(geometry, config.engine.n_devices)
         _check_contexts(config, replication)
-    costs = profile.wait_costs(config.delay_price)
+    costs = profile.wait_costs(config.delay_price, config.shares_cores(len(usable_cores())))
     return RunSpec(
         config.engine,
         config.handoff,

@@ -468,6 +468,11 @@ class RunConfig:
     cores: CoresConfig = field(default_factory=CoresConfig)
     payload: PayloadConfig = field(default_factory=PayloadConfig)
 
+    def shares_cores(self, n_cores: int | None = None) -> bool:
+        """Whether there are more processes than cores: the model's, or so many of a machine."""
+        n = self.cores.n if n_cores is None else n_cores
+        return 0 < n < self.cores.engines * (1 + self.engine.workers)
+
 
 #: Most batches in flight at once.
 MOST_IN_FLIGHT: Final = 16

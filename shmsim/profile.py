@@ -175,8 +175,8 @@ class MachineProfile:
                 f"{doorbell}, or change the config"
             )
 
-    def wait_costs(self, delay_price: float) -> WaitCosts:
-        """The few numbers a policy is told."""
+    def wait_costs(self, delay_price: float, shares_cores: bool = False) -> WaitCosts:
+        """The few numbers a policy is told; two of them are no costs, but its run's."""
         typical_ns = 2e6
         decided, at_rest = (
             sum(c.at(0.5, typical_ns) for c in self.costs_of_policy(name).values())
@@ -189,6 +189,7 @@ class MachineProfile:
             int(self.costs["rehearsal"].at(0.9, typical_ns)),
             max(0, int(decided - at_rest)),
             delay_price,
+            shares_cores,
         )
 
     @property

@@ -92,6 +92,9 @@ class WaitCosts(NamedTuple):
     delay_price
         Core-seconds one would pay to take one second off the critical path; the *r* of
         `block_penalty_ns`.
+    shares_cores
+        Whether the engine has more processes than cores: who looks, then, may hold up whom it
+        waits for. False, too, where nobody counted.
     """
 
     wake_latency_ns: int
@@ -100,6 +103,7 @@ class WaitCosts(NamedTuple):
     rehearsal_ns: int
     deciding_ns: int
     delay_price: float
+    shares_cores: bool = False
 
 
 #: Of a virtual machine, to begin with; ``realrun calibrate`` measures those of a box.

@@ -109,6 +109,7 @@ class StepAhead(NamedTuple):
     ``B / clamp``. A core that was taken for longer than B parks the next sixteen waits, four times
     as many each time it is taken again soon: who looks on a crowded box loses the core that its
     work needs. So do events that come right behind spins in vain: the publisher needed the core.
+    Where the engine is known to have more processes than cores it always parks, undecided.
     A timer later than a fifth of the wait is not used. Three strays in a row on one side are a
     change of level: the line is reopened, and begun anew where waits have become eight times as
     long.
@@ -151,7 +152,7 @@ class StepAhead(NamedTuple):
         if self.learnt_looks < 1.0 and ctx.pending:
             return self.learnt_resting
         known = self.learnt
-        if not ctx.pending or self.learnt_held > 0:
+        if not ctx.pending or self.learnt_held > 0 or ctx.costs.shares_cores:
             return PARK_ONLY
         simple = undecided(known, self.clamp)
         costs = costs_by_experience(known, ctx.costs)
@@ -181,6 +182,8 @@ def after_looking(policy: StepAhead, ctx: WaitContext, outcome: WaitOutcome) -> 
     if not ctx.pending:
         return policy
     rehearse, clamp, known, looks, held, _ = policy
+    if ctx.costs.shares_cores:
+        return StepAhead(rehearse, clamp, known, 0.0, 0, PARK_ONLY)
     hold = known.hold
     blocking = still_blocking(known, ctx.costs, outcome)
     if is_crowded(ctx.costs, outcome) or blocking >= _BLOCKING:
@@ -311,6 +314,7 @@ def costs_by_experience(known: Known, costs: WaitCosts) -> WaitCosts:
         costs.rehearsal_ns,
         costs.deciding_ns,
         costs.delay_price,
+        costs.shares_cores,
     )
 
 

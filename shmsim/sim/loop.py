@@ -88,6 +88,8 @@ class StepLoop:
         How workers wait for the device; None: as realrun waits for its echo device.
     box
         The clock and the cores, if other engines are on them too.
+    shares_cores
+        Whether policies are told that there are more processes than cores.
     name
         Before the names of its processes.
     """
@@ -108,6 +110,7 @@ class StepLoop:
         slot_bytes: int = 1 << 16,
         device_policy: WaitPolicy | None = None,
         box: Box | None = None,
+        shares_cores: bool = False,
         name: str = "",
     ) -> None:
         """Build the processes; nothing runs yet."""
@@ -118,7 +121,7 @@ class StepLoop:
         self.policy = policy
         self.device_policy = device_policy
         self.tape = tape
-        self.costs = profile.wait_costs(delay_price)
+        self.costs = profile.wait_costs(delay_price, shares_cores)
         self.guard_ns = echo_guard_ns(self.costs)
         self.batcher = Batcher(workload, engine.max_sequences, engine.max_batched_tokens)
         most = engine.calls_per_step * engine.depth

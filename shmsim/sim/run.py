@@ -97,6 +97,7 @@ def simulate_box(
                 slot_bytes=config.handoff.slot_bytes or largest_bytes(engine.max_sequences),
                 device_policy=_device_policy(engine),
                 box=box,
+                shares_cores=config.shares_cores(),
                 name=f"engine{number}/" if n_engines > 1 else "",
             )
         )

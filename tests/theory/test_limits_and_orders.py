@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shmsim.config import CoresConfig, DeviceConfig, EngineConfig, RunConfig, WorkloadConfig
 from shmsim.metrics import summarize
 from shmsim.policies import (
     PRESETS,
@@ -18,8 +19,9 @@ from shmsim.policies import (
     WakeAhead,
     YieldSpin,
 )
-from shmsim.profile import Curve, Distribution
+from shmsim.profile import Curve, Distribution, MachineProfile
 from shmsim.sim.compiled import random_waits
+from shmsim.sim.run import simulate
 from shmsim.steptime import StepTime
 from shmsim.tape import Tape
 from shmsim.units import FOREVER_NS, MS, US, S
@@ -354,3 +356,21 @@ def test_every_further_sleeper_costs_the_ringer_what_the_profile_says():
     assert to_launch_ns(plain) - to_launch_ns(cheaper) == 2 * (9 * US - 1 * US)
     # 30 calls and the last word, each to three sleepers.
     assert cpu_ns(plain) - cpu_ns(cheaper) == 31 * 2 * (9 * US - 1 * US)
+
+
+@pytest.mark.parametrize("n_cores", [1, 2, 3])
+def test_where_processes_outnumber_cores_step_ahead_has_the_tokens_of_parking(n_cores):
+    device = DeviceConfig(step_ns=2 * MS, per_sequence_ns=0, jitter=0.05)
+    lengths = {"prompt_p50": 16, "prompt_p95": 16, "output_p50": 80, "output_p95": 80}
+    workload = WorkloadConfig(requests=2, concurrency=2, kind="closed", **lengths)
+    config = RunConfig(
+        EngineConfig(workers=2), workload=workload, device=device, cores=CoresConfig(n=n_cores)
+    )
+    ahead, park = (
+        summarize(simulate(config, PRESETS[name], MachineProfile.shipped("vm-2cpu"))).tpot.p50
+        for name in ("step-ahead", "park")
+    )
+    if n_cores < 3:
+        assert ahead == pytest.approx(park, rel=0.01)
+    else:
+        assert ahead < 0.98 * park

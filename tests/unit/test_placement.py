@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from realrun import placement, validate
+from realrun import placement, run, validate
 from realrun.cores import ANY
 from realrun.placement import assign_cores
+from realrun.run import make_spec
 from shmsim.config import CoresConfig, DeviceConfig, EngineConfig, RunConfig
+from shmsim.policies import PRESETS
+from tests.toy import toy_profile
 
 ECHO = DeviceConfig()
 CPU = DeviceConfig(kind="cpu")
@@ -30,6 +33,7 @@ def box(monkeypatch):
         cores = list(range(n_cores))
         monkeypatch.setattr(placement, "spread_cores", lambda: cores)
         monkeypatch.setattr(validate, "usable_cores", lambda: cores)
+        monkeypatch.setattr(run, "usable_cores", lambda: cores)
         monkeypatch.setattr(validate, "quota_cores", lambda: quota)
 
     return make
@@ -107,3 +111,12 @@ def test_cores_of_another_box_are_left_as_they_are(box):
     box(2)
     other = replace(config(scheduling="async"), cores=CoresConfig(n=5), pin=True)
     assert told(other) == (5, True)
+
+
+@pytest.mark.parametrize("pin", [True, False])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_policies_are_told_in_both_worlds_that_processes_outnumber_cores(box, workers, pin):
+    box(3)
+    of = config(workers=workers, pin=pin)
+    here = make_spec(of, PRESETS["step-ahead"], toy_profile(), 0)
+    assert here.costs.shares_cores == validate.on_this_box(of).shares_cores() == (workers == 3)

@@ -254,6 +254,19 @@ def test_a_core_taken_again_and_again_parks_ever_more_waits_and_is_forgotten_slo
     assert n == 16
 
 
+def test_where_the_engine_has_more_processes_than_cores_it_parks_and_learns_nothing():
+    sharing = context(costs=COSTS._replace(shares_cores=True))
+    for policy in StepAhead(), after_waits(StepAhead(), *[2 * MS] * 100):
+        assert policy.plan(sharing) == only(PARK)
+        after = policy.after(sharing, outcome(2 * MS))
+        assert after.learnt == policy.learnt
+        assert after.plan(sharing) == only(PARK)
+        for uniform in 0.0, 0.999:  # at rest for good, whoever takes its core
+            again = after.after(sharing._replace(uniform=uniform), outcome(2 * MS, preempted=1))
+            assert again == after
+        assert is_left_undecided(after.learnt_looks, 0.0)
+
+
 @pytest.mark.parametrize("late_us", [0, 80, B // US - 1])
 def test_a_core_taken_for_less_than_parking_would_cost_is_nothing_to_park_for(late_us):
     policy = learnt()

@@ -593,8 +593,9 @@ def build(
             processes.append(_process(memory, BALANCER, registers))
     _start(memory, processes, n_main, len(box.cores), config)
     memory[w.HOST] = box.host
-    told = profile.wait_costs(config.delay_price)[:-1]
+    *told, _, shares_cores = profile.wait_costs(config.delay_price, config.shares_cores())
     memory.fill(0, {w.TOLD_COSTS + i: value for i, value in enumerate(told)})
+    memory[w.TOLD_SHARING] = shares_cores
     memory.fill(0, {w.N_UNENDED: n_main, w.N_ENTITIES: 1, w.KEEPS_ROWS: keeps_rows})
     _reserve(memory, engines)
     s, x = memory.arrays()

@@ -42,7 +42,10 @@ def asked(s, x, what, w, n, c, u, out):
     policy = {{policy}}
     ctx = WaitContext(
         s[c], s[c + 1], s[c + 2], s[c + 3] != 0, s[c + 4], s[c + 5], s[c + 6], x[u],
-        WaitCosts({", ".join(f"s[{w.TOLD_COSTS + i}]" for i in range(w.N_TOLD))}, x[{w.PRICE}]),
+        WaitCosts(
+            {", ".join(f"s[{w.TOLD_COSTS + i}]" for i in range(w.N_TOLD))}, x[{w.PRICE}],
+            s[{w.TOLD_SHARING}] != 0,
+        ),
     )
     if what == {w.ASK_PLAN}:
         plan = plan_of(policy, ctx)

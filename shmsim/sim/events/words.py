@@ -40,6 +40,7 @@ from shmsim.wait import WaitCosts
     _,
     _,
     _,
+    TOLD_SHARING,
     N_EVENTS,
     IS_HELD,  # 1: several processes go on in one event, so that none may move the clock
     HAS_FIRST,
@@ -48,9 +49,9 @@ from shmsim.wait import WaitCosts
     _,
     _,
     GLOBALS,
-) = range(36)
+) = range(37)
 #: Words of `TOLD_COSTS`.
-N_TOLD: Final = len(WaitCosts._fields) - 1
+N_TOLD: Final = len(WaitCosts._fields) - 2
 #: Word of ``x``: the price of delay.
 PRICE: Final = 0
 

@@ -222,6 +222,7 @@ def _context(site: Any, eng: Any, uniform: Any) -> Any:
             eng.rehearsal_ns,
             eng.deciding_ns,
             eng.delay_price,
+            eng.shares_cores != 0,
         ),
     )
 

@@ -61,6 +61,7 @@ ENGINE: Final = _record(
     "device_states", "actors", "sites", "past", "requests", "leaving", "batches", "request_sizes",
     "reply_sizes", "tokens", "step_rows", "wait_rows",
     "wake_latency_ns", "block_cpu_ns", "timer_overshoot_ns", "rehearsal_ns", "deciding_ns",
+    "shares_cores",
     "step", "n_done", "n_finished", "n_admitted", "n_begun", "partial", "partial_left",
     "n_decoding", "base", "last_completed_ns", "n_idles", "last_done_ns",
     "culprit", "n_step_rows",
