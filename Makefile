@@ -83,7 +83,7 @@ ifneq ($(NOTEBOOKS),)
 	@$(BIN)/nbstripout --verify $(NOTEBOOKS)
 endif
 	@echo "== pytest: tests"
-	@$(BIN)/pytest tests
+	@$(BIN)/pytest tests --durations=25 --durations-min=8
 
 test-vllm: $(VLLM_VENV)/.stamp
 	@$(VLLM_PIP) install --no-deps --no-build-isolation -e .

@@ -19,7 +19,7 @@ from shmsim.wait import WaitPolicy
 
 VALIDATION, GRID, META = "validation.json", "grid.json", "meta.json"
 
-_OURS: Final = re.compile(r"shmsim\.policies(\.[a-z]+)*")
+_OURS: Final = re.compile(r"shmsim\.(policies(\.[a-z]+)*|wait)")
 _LARGEST_BYTES: Final = 64 << 20  # of a JSON file; those of a day of runs have a few hundred KB
 
 
@@ -187,24 +187,30 @@ def policy_of(content: Any) -> WaitPolicy | None:
     `realrun.spec.policy_from_json` imports whatever module a file names; a report is made of files
     from anybody.
     """
+    found = _value_of(content)
+    policy: WaitPolicy | None = (
+        found if hasattr(found, "plan") and hasattr(found, "after") else None
+    )
+    return policy
+
+
+def _value_of(content: Any) -> Any:
     try:
         if _OURS.fullmatch(content["module"]) is None:
             return None
-        policy_type = getattr(import_module(content["module"]), content["name"])
-        if not (isinstance(policy_type, type) and hasattr(policy_type, "_fields")):
+        kind = getattr(import_module(content["module"]), content["name"])
+        if not (isinstance(kind, type) and hasattr(kind, "_fields")):
             return None
-        fields = {name: _field(value) for name, value in content["fields"].items()}
-        policy: WaitPolicy = policy_type(**fields)
+        return kind(**{name: _field(value) for name, value in content["fields"].items()})
     except (AttributeError, ImportError, KeyError, TypeError, ValueError):
         return None
-    return policy
 
 
 def _field(value: Any) -> Any:
     if isinstance(value, dict):
-        inner = policy_of(value)
+        inner = _value_of(value)
         if inner is None:
-            raise ValueError(f"{value.get('name')!r} is no policy of this project")
+            raise ValueError(f"{value.get('name')!r} is no value of this project")
         return inner
     return tuple(map(_field, value)) if isinstance(value, list) else value
 

@@ -19,6 +19,7 @@ from realrun.report.html import Html, element, escaped, table
 from realrun.report.parts import quoted
 from realrun.report.replays import typical_plan
 from realrun.report.stored import policy_of, read_validation
+from realrun.spec import policy_to_json
 from shmsim.policies import PRESETS, WakeAhead
 from shmsim.policies.wrappers import Clamped
 from shmsim.wait import DOZE, REHEARSE, SPIN, TYPICAL_COSTS
@@ -258,6 +259,11 @@ def test_only_html_goes_unescaped():
             "name": "Clamped",
             "fields": {"inner": {"name": "x"}},
         },
+        {
+            "module": "shmsim.wait",
+            "name": "Stage",
+            "fields": {"kind": 0, "until_ns": 1, "period_ns": 0},
+        },
         {"module": 3},
         None,
         "os.system",
@@ -273,6 +279,12 @@ def test_a_policy_of_ours_is_made_again_with_what_is_in_it():
     inner = policy_of({"module": "shmsim.policies", "name": "Clamped", "fields": {"inner": wake}})
     assert isinstance(inner, Clamped)
     assert inner.inner == WakeAhead(5)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_policy_of_the_library_is_made_again_of_what_a_run_stores_of_it(name):
+    stored = json.loads(json.dumps(policy_to_json(PRESETS[name])))
+    assert policy_of(stored) == PRESETS[name]
 
 
 def damaged():
