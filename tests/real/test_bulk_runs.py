@@ -82,9 +82,13 @@ def test_a_copy_from_the_arena_holds_its_slot_while_it_waits_for_the_step_before
 
 
 def test_slots_that_are_released_too_early_are_found_out(tmp_path, monkeypatch):
-    """One slot, two batches in flight: it is written again while its copy waits for a step."""
+    """One slot, three batches in flight: it is written again while its copy waits for a step.
+
+    With two the next write comes when the step before has ended, and so races with the copy.
+    """
     one = replace(IN_ARENA, arena=(SlotClass(N_BULK, 1),))
     of = carrying(one, 1, "async", sleep_ns=8 * MS)
+    of = replace(of, engine=replace(of.engine, batches_in_flight=3))
     records = run(of)
     assert records.processes[0].fallbacks > 0, "the slot was still in use, and another way taken"
     (tmp_path / "sitecustomize.py").write_text(CARELESS)
