@@ -35,6 +35,8 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 FRESH := runs/fresh
 BENCH := experiments/bench
 BENCHED := $(if $(QUICK),runs/quick,$(BENCH)/results)
+# What a file's tests share is made once; each process takes up to 1 GB and compiles for itself.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 FRESH_EXPERIMENTS := 01_calibration 08_oversubscription 10_model_against_machine
 
 # Whatever the caller's shell carries, only .venv counts here.
@@ -82,8 +84,10 @@ ifneq ($(NOTEBOOKS),)
 	@echo "== nbstripout: the notebooks are stored without output"
 	@$(BIN)/nbstripout --verify $(NOTEBOOKS)
 endif
-	@echo "== pytest: tests"
-	@$(BIN)/pytest tests --durations=25 --durations-min=8
+	@echo "== pytest: tests that only compute, on several cores"
+	@$(BIN)/pytest tests -m "not real" $(PARALLEL) --durations=25 --durations-min=8
+	@echo "== pytest: tests that start processes, one after the other"
+	@$(BIN)/pytest tests -m real --durations=25 --durations-min=8
 
 test-vllm: $(VLLM_VENV)/.stamp
 	@$(VLLM_PIP) install --no-deps --no-build-isolation -e .

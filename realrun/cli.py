@@ -117,7 +117,9 @@ def calibrate_command(
     print_uncut(table)
     if gpu is not None:
         show_gpu(profile)
-    console.print(f"profile: {out} ('shmsim profile {out}' prints all of it)", markup=False)
+    console.print(
+        f"profile: {out} ('shmsim profile {out}' prints all of it)", markup=False, soft_wrap=True
+    )
     rested = {
         f"{rest_ns:.0f}": {
             name: {"p50_ns": curve.at(0.5, rest_ns), "p99_ns": curve.at(0.99, rest_ns)}
@@ -181,10 +183,14 @@ def run_command(
         diagnostics.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
     if out is not None:
         records.write(out)
-        console.print(f"records: {out}", markup=False)
+        console.print(f"records: {out}", markup=False, soft_wrap=True)
     if steps is not None:
         n_steps = write_steps(steps, records)
-        console.print(f"step times: {steps} ({n_steps} steps without prompt tokens)", markup=False)
+        console.print(
+            f"step times: {steps} ({n_steps} steps without prompt tokens)",
+            markup=False,
+            soft_wrap=True,
+        )
     return Output(
         {
             "policy": named.name,
@@ -270,7 +276,11 @@ def validate_command(
     disturbed = disturbed_in(out)
     if disturbed:
         diagnostics.print(f"[yellow]warning:[/] {disturbed}", soft_wrap=True)
-    console.print(f"results: {out} (frontier.svg, validation.json, outcomes.parquet)", markup=False)
+    console.print(
+        f"results: {out} (frontier.svg, validation.json, outcomes.parquet)",
+        markup=False,
+        soft_wrap=True,
+    )
     stored = json.loads((out / "validation.json").read_text())
     return Output({"folder": out, "verdict": words, **stored})
 
@@ -306,7 +316,7 @@ def _validate_grid(
     write_record(out / "grid.json", results, [profile])
     if claims_path is not None:
         write_claims(claims_path, machine_facts(), claims(results))
-    console.print(f"results: {out} (grid.json, records of every run)", markup=False)
+    console.print(f"results: {out} (grid.json, records of every run)", markup=False, soft_wrap=True)
     return Output({"folder": out, **json.loads((out / "grid.json").read_text())})
 
 
@@ -329,7 +339,7 @@ def report_command(
     from realrun.report import write_report
 
     page = write_report(folder, out)
-    console.print(f"report: {page}", markup=False)
+    console.print(f"report: {page}", markup=False, soft_wrap=True)
     return Output({"report": page})
 
 

@@ -62,6 +62,7 @@ def contribute_command(
         f"bundle: {path}; to add this machine to the leaderboard, see "
         "experiments/leaderboard/README.md",
         markup=False,
+        soft_wrap=True,
     )
     return Output({"bundle": path, **bundle})
 

@@ -177,7 +177,7 @@ def simulate_command(
         console.print(note, markup=False)
     if out is not None:
         of_cores = ", with who was on which core, by the SimPy engine" if cores else ""
-        console.print(f"records: {out}{of_cores}", markup=False)
+        console.print(f"records: {out}{of_cores}", markup=False, soft_wrap=True)
     return Output(
         {
             "policies": found,
@@ -264,7 +264,9 @@ def tune_command(
     write_policy(out, NamedPolicy("tuned", chosen.policy), found)
     picture = out.with_suffix(".svg")
     write_picture(picture, tuned)
-    console.print(f"chosen: {chosen.name}, written to {out}; picture: {picture}", markup=False)
+    console.print(
+        f"chosen: {chosen.name}, written to {out}; picture: {picture}", markup=False, soft_wrap=True
+    )
     policy = {"name": chosen.name, **as_data(chosen.policy)}
     return Output({"chosen": policy, "policy_file": out, "picture": picture, "found": found})
 
@@ -346,7 +348,7 @@ def sweep_command(
         print_uncut(cell_table(plan, result))
     for note in footnotes(plan, found):
         console.print(note, markup=False)
-    console.print(f"tables: {out}", markup=False)
+    console.print(f"tables: {out}", markup=False, soft_wrap=True)
     return Output({"folder": out, "reference": plan.reference_name, "cells": found})
 
 
@@ -436,7 +438,11 @@ def timeline_command(
     records = RunRecords.read(folder)
     window = None if steps == ":" else window_of_steps(records, steps)
     n_events = write_timeline(records, out, window)
-    console.print(f"{n_events} events in {out}; open it with https://ui.perfetto.dev", markup=False)
+    console.print(
+        f"{n_events} events in {out}; open it with https://ui.perfetto.dev",
+        markup=False,
+        soft_wrap=True,
+    )
     return Output({"timeline": out, "events": n_events})
 
 

@@ -79,7 +79,11 @@ def import_command(
         write_whole(out / "config.toml", engine_config(facts, len(usable_cores())))
     found = shares(traces)
     print_uncut(shares_table(found))
-    console.print(f"{len(records.steps)} steps: {out} (records, timeline.json.gz)", markup=False)
+    console.print(
+        f"{len(records.steps)} steps: {out} (records, timeline.json.gz)",
+        markup=False,
+        soft_wrap=True,
+    )
     return Output({"folder": out, "steps": len(records.steps), "shares": found})
 
 

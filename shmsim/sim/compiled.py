@@ -10,15 +10,17 @@ A wrapper calls methods of the policy that it carries as a field. numba knows no
 NamedTuple, so it is told here that ``plan`` and ``after`` of one are the twins of its class's
 (`overload_method`). What class that is only a value can say: compile a wrapper by one.
 
-Nothing is cached on disk: numba's cache looks at one file, and served stale code after a helper in
-another file had changed. In memory a twin is used again only while the code and everything it
-refers to are the same, so that running a notebook cell again works.
+A twin is used again only while the code and everything it refers to are the same, so that running
+a notebook cell again works. It is kept in memory, and on disk (`shmsim.sim.kept`) if a file holds
+the class.
 """
 
 import dis
+import hashlib
 import re
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -27,6 +29,9 @@ import numpy as np
 from numba.core import types
 from numba.core.extending import overload_method
 
+from shmsim.code_hash import CodeHash
+from shmsim.sim.kept import VERSIONS, keep
+from shmsim.sources import refuse_changed
 from shmsim.tape import Tape
 from shmsim.units import S
 from shmsim.wait import (
@@ -79,8 +84,8 @@ def compile_policy(policy: type[WaitPolicy] | WaitPolicy) -> CompiledPolicy:
     Returns
     -------
     CompiledPolicy
-        Functions that give the same bits as the methods. Takes about half a second the first time,
-        and no time for a class whose code and helpers were compiled before.
+        Functions that give the same bits as the methods. Takes half a second the first time, and
+        up to five for long ones; no time for a class that was compiled before, in any session.
 
     Raises
     ------
@@ -96,20 +101,25 @@ def compile_policy(policy: type[WaitPolicy] | WaitPolicy) -> CompiledPolicy:
             f"{name} is no NamedTuple, so it has no compiled twin; write "
             f"'class {name}(NamedTuple):' with its parameters and what it learns as fields"
         )
-    self_type = _type_of(_example(policy_type, name, value))
+    example = _example(policy_type, name, value)
+    self_type = _type_of(example)
     return CompiledPolicy(
-        _compile(policy_type, "plan", (self_type, _CONTEXT_TYPE), _PLAN_TYPE),
-        _compile(policy_type, "after", (self_type, _CONTEXT_TYPE, _OUTCOME_TYPE), self_type),
+        _compile(example, "plan", (self_type, _CONTEXT_TYPE), _PLAN_TYPE),
+        _compile(example, "after", (self_type, _CONTEXT_TYPE, _OUTCOME_TYPE), self_type),
     )
 
 
-def _compile(policy_type: type[Any], method: str, arguments: tuple[Any, ...], result: Any) -> Any:
+def _compile(example: Any, method: str, arguments: tuple[Any, ...], result: Any) -> Any:
+    policy_type = type(example)
     where = f"{policy_type.__name__}.{method}"
     function = getattr(policy_type, method, None)
     if not isinstance(function, FunctionType):
         raise TypeError(f"{where} must be a plain method (def {method}(self, ...)), got {function}")
     try:
         twin = _twin(function, (), arguments[0])
+        # Of a notebook's cell numba keeps code elsewhere.
+        if not twin.signatures and Path(function.__code__.co_filename).exists():
+            keep(method, twin, lambda _: _name_of(example, function))
         twin.compile(arguments)
     except Exception as error:  # numba has some dozen kinds, not all of one family
         raise TypeError(f"{where} does not compile: {_reason(error)}. {_WAY_OUT}") from error
@@ -120,6 +130,25 @@ def _compile(policy_type: type[Any], method: str, arguments: tuple[Any, ...], re
             f" {_WAY_OUT}"
         )
     return twin
+
+
+def _name_of(example: Any, function: FunctionType) -> str:
+    """Of all that a twin is compiled from: code, what that refers to, classes, and how."""
+    refuse_changed([Path(__file__)])
+    found = CodeHash()
+    found.note(f"{VERSIONS} {_type_of(example)}")
+    found.note(hashlib.sha256(Path(__file__).read_bytes()).hexdigest())
+    found.add(function)
+    for kind in _classes(example):
+        found.add(kind)
+    return found.hexdigest()[:32]
+
+
+def _classes(value: Any) -> Iterator[type]:
+    """Class of a value, and of the values within it."""
+    yield type(value)
+    for part in value if isinstance(value, tuple) else ():
+        yield from _classes(part)
 
 
 def _example(kind: Any, where: str, value: Any = None) -> Any:
@@ -235,7 +264,10 @@ def _twin(function: FunctionType, callers: tuple[FunctionType, ...], receiver: A
         rebuilt.__kwdefaults__ = function.__kwdefaults__
         rebuilt.__qualname__ = function.__qualname__
         rebuilt.__module__ = function.__module__
-        _TWINS[key] = numba.njit(rebuilt)
+        # Python calls the two methods alone; a way in for each helper takes a third of the time.
+        compile_it: Any = numba.njit
+        alone = len(callers) == 1
+        _TWINS[key] = compile_it(no_cpython_wrapper=not alone, no_cfunc_wrapper=True)(rebuilt)
     return _TWINS[key]
 
 

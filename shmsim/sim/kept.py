@@ -107,6 +107,17 @@ def keep(kind: str, function: Any, name_of: Callable[[Any], str]) -> bool:
     return True
 
 
+def is_kept(function: Any) -> bool:
+    """Whether what `keep` was given lies on disk, compiled."""
+    place = function._cache.cache_path  # None where nothing can be kept
+    return place is not None and any(Path(place).glob("*.nbi"))
+
+
+def can_be_kept(function: Any) -> bool:
+    """What `keep` gave for a function."""
+    return function._cache.cache_path is not None
+
+
 def cache_folder() -> Path:
     """Where programs of this user keep what they can make again."""
     chosen = os.environ.get("XDG_CACHE_HOME", "")

@@ -132,10 +132,12 @@ def _tapes(
     """What each policy makes of each tape."""
     if choose(config, profile) == "recurrence":
         # With numba, which takes a second to load.
-        from shmsim.sim.recurrence import UndecidedError, run_tapes
+        from shmsim.sim.recurrence import UndecidedError, compile_ahead, run_tapes
 
         # Another engine takes what is left undecided, and a policy that does not compile.
         with suppress(UndecidedError, TypeError):
+            engine = config.engine
+            compile_ahead(policies, engine.device_wait, one_worker=engine.workers == 1)
             return list(run_tapes(config, policies, profile, replications))
     return [
         [summarize_with(config, policy, profile, i) for policy in policies] for i in replications

@@ -318,14 +318,6 @@ def test_every_experiment_has_a_plan_and_says_what_it_predicts(runner):
         assert f"experiments/run.py {name[:2]}" in text, f"{name} does not say how it is run"
 
 
-#: Records from a checkout that somebody was editing, and why they are still there.
-EDITED = dict.fromkeys(
-    ("05_stepahead_ablations",),
-    "another record lay uncommitted beside it, which counted as an edited file then; it wants a "
-    "quiet machine for minutes",
-)
-
-
 def test_a_record_is_of_a_commit_and_of_nothing_that_nobody_has(runner):
     for name in runner.find.names():
         path = EXPERIMENTS / name / "results" / "record.json"
@@ -333,7 +325,7 @@ def test_a_record_is_of_a_commit_and_of_nothing_that_nobody_has(runner):
             continue
         for node in runner.record.read_record(path).nodes.values():
             assert len(node["commit"]) == 40
-            assert not node["dirty"] or name in EDITED, (
+            assert not node["dirty"], (
                 f"{name} was recorded on edited files: run it again from a clean checkout"
             )
     for path in (EXPERIMENTS / "bench" / "results").glob("*.json"):

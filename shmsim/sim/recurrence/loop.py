@@ -10,8 +10,11 @@ Only what is made here depends on the policy; all else is compiled once.
 from collections.abc import Callable
 from typing import Any, Final
 
+from numba.core import types
+
 from shmsim.sim.compiled import compile_policy
 from shmsim.sim.deciding import can_rest
+from shmsim.sim.kept import is_kept
 from shmsim.sim.recurrence.batches import admit, has_work
 from shmsim.sim.recurrence.luck import (
     AFTER,
@@ -79,6 +82,7 @@ BAD_PLAN: Final = 3
 OUTSIDE_LAW: Final = 4
 TOO_LATE: Final = 5
 
+_SIGNATURE: Final = (types.int64, types.int64)
 _LOOPS: Final[dict[Any, Callable[..., int]]] = {}
 
 
@@ -98,6 +102,18 @@ def loop_for(
         loop = _LOOPS[key] = _loop(*waiting, *device, one_worker=one_worker)
         keep_on_disk(loop)
     return _LOOPS[key]
+
+
+def is_at_hand(loop: Callable[..., int]) -> bool:
+    """Whether a loop need not be compiled any more: it has been, or lies on disk."""
+    dispatcher: Any = loop
+    return bool(dispatcher.signatures) or is_kept(dispatcher)
+
+
+def compile_loop(loop: Callable[..., int]) -> None:
+    """Compile a loop that has not been called yet, or read it from disk."""
+    dispatcher: Any = loop
+    dispatcher.compile(_SIGNATURE)
 
 
 def _waiting(policy: WaitPolicy, plan: Any, after: Any, *, learns_late: bool) -> tuple[Any, Any]:
