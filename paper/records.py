@@ -12,15 +12,6 @@ from shmsim.profile import MachineProfile
 HERE: Final = Path(__file__).parent
 EXPERIMENTS: Final = HERE.parent / "experiments"
 
-#: Commits that made records and were joined with others into 6fb2ab6: nobody has them any more.
-LOST: Final = frozenset(
-    {
-        "86830788c6152cdb3f816cfe7699bec1b28fdadb",
-        "cc715da636921a693e6cf60e07d0d63818cd74e9",
-        "de7885e519757e72cc7766b9764441da5272eb5e",
-    }
-)
-
 
 class Source(NamedTuple):
     """One record, and how it is had again.

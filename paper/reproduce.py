@@ -1,7 +1,7 @@
 """REPRODUCE.md: which command gives which claims again, how long it takes, and on what it ran."""
 
 from paper.protocol import Property, properties
-from paper.records import LOST, Records, in_words
+from paper.records import Records, in_words
 from paper.wording import machine
 
 _HEAD = """# How to get every claim again
@@ -74,8 +74,5 @@ def _origin(records: Records, name: str) -> tuple[str, str]:
     origins = records.origins(name)
     if not origins:
         return "not stored", "not stored"
-    commits = [
-        f"`{o.commit[:9]}`" + ", edited" * o.dirty + ", lost since" * (o.commit in LOST)
-        for o in origins
-    ]
+    commits = [f"`{o.commit[:9]}`" + ", edited" * o.dirty for o in origins]
     return ", ".join(commits), ", ".join(f"{o.started[:16].replace('T', ' ')} UTC" for o in origins)
