@@ -6,13 +6,15 @@ from typing import Final
 
 _DIGITS: Final = 3
 _TIMES: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "\\textmu{}s"), (1.0, "ns"))
+_SIZES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+#: Units that have larger ones.
+_LARGER: Final = {"ns": _TIMES, "bytes": _SIZES}
 #: What a claim's unit is called behind its number; what is not here stands alone.
 _UNITS: Final = {
     "us": "\\,\\textmu{}s",
     "ms": "\\,ms",
     "s": "\\,s",
     "cores": " cores",
-    "bytes": "\\,B",
     "1/s": "\\,s$^{-1}$",
 }
 _ESCAPES: Final = {
@@ -93,8 +95,7 @@ def duration(ns: float) -> str:
     >>> duration(47_956.5), duration(94.0), duration(0.0)
     ('48\\,\\textmu{}s', '94\\,ns', '0\\,ns')
     """
-    unit, name = _unit_of(ns)
-    return f"{number(ns / unit)}\\,{name}"
+    return quantity(ns, "ns")
 
 
 def quantity(value: float, unit: str) -> str:
@@ -104,8 +105,11 @@ def quantity(value: float, unit: str) -> str:
     --------
     >>> quantity(0.5186, "ratio"), quantity(4.496, "us"), quantity(94, "ns")
     ('0.519', '4.5\\,\\textmu{}s', '94\\,ns')
+    >>> quantity(372_600_000, "bytes")
+    '373\\,MB'
     """
-    return duration(value) if unit == "ns" else number(value) + _UNITS.get(unit, "")
+    scale, name = _unit_of(value, unit)
+    return number(value / scale) + name
 
 
 def interval(value: float, low: float, high: float, unit: str) -> str:
@@ -118,12 +122,12 @@ def interval(value: float, low: float, high: float, unit: str) -> str:
     >>> interval(0.5186, 0.000012, 0.7295, "ratio")
     '0 to 0.73'
     """
-    scale, name = _unit_of(max(abs(low), abs(high))) if unit == "ns" else (1.0, "")
+    scale, name = _unit_of(max(abs(low), abs(high)), unit)
     ends = [end / scale for end in (low, high)]
     # Coarser than the value, an end next to it would come out on its wrong side.
     decimals = max(_decimals(shown, _DIGITS) for shown in (max(ends, key=abs), value / scale))
     told = " to ".join(number(round(end, decimals)) for end in ends)
-    return told + (f"\\,{name}" if name else _UNITS.get(unit, ""))
+    return told + name
 
 
 def percent(share: float, decimals: int = 0, *, signed: bool = False) -> str:
@@ -164,8 +168,13 @@ def machine(facts: dict[str, object]) -> str:
     return escaped(f"{kind}, {facts['cores']} {cores} ({facts['cpu']}), Linux {kernel}")
 
 
-def _unit_of(ns: float) -> tuple[float, str]:
-    return next(((u, name) for u, name in _TIMES if abs(ns) >= u), _TIMES[-1])
+def _unit_of(value: float, unit: str) -> tuple[float, str]:
+    """How large the unit is that suits a value, and what stands behind the number."""
+    larger = _LARGER.get(unit)
+    if larger is None:
+        return 1.0, _UNITS.get(unit, "")
+    scale, name = next((each for each in larger if abs(value) >= each[0]), larger[-1])
+    return scale, f"\\,{name}"
 
 
 def _decimals(value: float, digits: int) -> int:
